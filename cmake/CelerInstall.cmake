@@ -7,7 +7,7 @@ include(CMakePackageConfigHelpers)
 
 # Modules are for us; whoever uses the library links one archive.
 get_property(modules GLOBAL PROPERTY CELER_MODULES)
-list(REMOVE_ITEM modules cli eval_text loadtest load_words server hub catalog report viewer)
+list(REMOVE_ITEM modules cli eval_text loadtest load_words plan plan_files server hub catalog report viewer)
 add_library(celer_library STATIC)
 set(CELER_CONFIG_FIND "")
 foreach(module ${modules})
@@ -112,7 +112,7 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME celer)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_RUNTIME_PACKAGE_RECOMMENDS "curl, python3-pip")  # what `celer pull` calls
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_RECOMMENDS "curl, python3-pip, libzmq5")  # what `celer pull` calls, and KV events load
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME libceler-dev)
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 list(REMOVE_DUPLICATES dev_packages)

@@ -53,7 +53,7 @@ static int answer(celer_model* model, const char* question) {
   celer_code status;
   info.struct_size = sizeof info;
   if (celer_model_get_info(model, &info) != CELER_OK) return fail();
-  celer_request_init(&request);
+  celer_request_init(&request, sizeof request);
   prompt = make_prompt(model, info.has_chat_template, question, &request.prompt_count);
   if (!prompt) return fail();
   request.prompt = prompt;
@@ -80,7 +80,7 @@ int main(int argc, char** argv) {
     fprintf(stderr, "celer %s\nusage: chat MODEL QUESTION\n", celer_version());
     return 2;
   }
-  celer_model_options_init(&options);
+  celer_model_options_init(&options, sizeof options);
   options.model = argv[1];
   options.sequences = 1;
   if (celer_model_load(&options, &model) != CELER_OK) return fail();

@@ -21,7 +21,7 @@ NAME = re.compile(r"(?<![\w.*<>{}$/-])((?:[\w-]+/)*[\w-]+\.(?:h|cc|cu|cuh|md|py|
 CPP_TOKEN = re.compile(r'R"([^ ()\\]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![\da-fA-F])\'(?:\\.|[^\'\\\n])+\'|(//[^\n]*|/\*.*?\*/)', re.S)
 INCLUDE = re.compile(r'^\s*#\s*include\s*"(?:[^"]*/)?([^"/]+)"', re.M)
 FOREIGN = {  # files of other projects and of the system
-    "src/formats/iq4_xs.cc", "src/formats/iq4_xs.h",  # what docs/add_a_format.md adds as its example
+    "src/formats/iq/iq4_xs.cc", "src/formats/iq/iq4_xs.h",  # what docs/add_a_format.md adds as its example
     "autotrain/trainers/clm/utils.py", "cuda_runtime_api.h", "llama_cpp/llama_chat_format.py", "xxhash.h",
 }
 

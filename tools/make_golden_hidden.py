@@ -40,7 +40,7 @@ def hidden_of(folder):
 def last_hidden(folder, prompt):
     whole = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
                                                               experts_implementation="eager")
-    model = whole.base_model.eval()
+    model = (whole.model if whole.base_model is whole else whole.base_model).eval()
     with torch.no_grad():
         return model(torch.tensor([prompt])).last_hidden_state[0].contiguous()
 

@@ -117,6 +117,23 @@ MODELS = {
         hidden_size=36, num_hidden_layers=4, head_dim=6, query_pre_attn_scalar=10, sliding_window=12, tie_word_embeddings=False,
         layer_types=["sliding_attention", "full_attention"] * 2, v4=dict(sliding_window_pattern=2),
         rope_parameters=dict(full_attention=rope(1e6, "linear", factor=4.0), sliding_attention=rope(1e4)))),
+    "gemma4": ("Gemma4TextConfig", 7, "two shapes of attention, values that are keys, the last two layers share them; embeddings of each layer; experts beside dense blocks", dict(
+        hidden_size=36, num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=2, head_dim=6, global_head_dim=12,
+        attention_k_eq_v=True, num_global_key_value_heads=1, num_kv_shared_layers=2, use_double_wide_mlp=True, sliding_window=12,
+        layer_types=["sliding_attention", "full_attention"] * 3, hidden_size_per_layer_input=4, vocab_size_per_layer_input=48,
+        enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=10, final_logit_softcapping=20.0,
+        tie_word_embeddings=False, v4=dict(global_head_dim=12, num_global_key_value_heads=1),
+        rope_parameters=dict(full_attention=rope(1e6, "proportional", partial_rotary_factor=0.5), sliding_attention=rope(1e4)))),
+    "gemma3n": ("Gemma3nTextConfig", 5, "three residual streams, a linear branch beside attention, sparse gates, the last two layers share keys", dict(
+        hidden_size=36, num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=2, head_dim=6, num_kv_shared_layers=2,
+        intermediate_size=[22, 22, 26, 22, 22, 18], activation_sparsity_pattern=[0.6, 0.4, 0.0, 0.0, 0.0, 0.0], sliding_window=12,
+        layer_types=["sliding_attention", "full_attention"] * 3, hidden_size_per_layer_input=4, vocab_size_per_layer_input=48,
+        altup_num_inputs=3, altup_active_idx=1, laurel_rank=4, final_logit_softcapping=20.0, tie_word_embeddings=False,
+        rope_parameters=dict(full_attention=rope(1e6), sliding_attention=rope(1e4)))),
+    "llama4": ("Llama4TextConfig", 5, "chunks of 12 tokens, layer 3 without rope and with queries that grow; experts in every second layer", dict(
+        hidden_size=24, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=8, intermediate_size=14,
+        intermediate_size_mlp=22, num_local_experts=4, num_experts_per_tok=1, interleave_moe_layer_step=2,
+        attention_chunk_size=12, floor_scale=16, attn_scale=0.3, rope_parameters=rope(5e5))),
     "olmo2": ("Olmo2Config", 2, "norms behind branches alone; one norm over all heads of q and of k", dict(
         num_key_value_heads=3, rope_parameters=rope(5e5))),
     "olmo3": ("Olmo3Config", 1, "the same, yarn in layer 3 alone, the others with a window of 12", dict(
@@ -220,6 +237,30 @@ MODELS = {
         shared_expert_intermediate_size=11, linear_num_key_heads=1, linear_num_value_heads=2, linear_key_head_dim=7,
         linear_value_head_dim=10, rope_parameters=rope(1e6, partial_rotary_factor=0.25),
         v4=dict(full_attention_interval=2, partial_rotary_factor=0.25))),
+    "bloom": ("BloomConfig", 4, "ALiBi with slopes of 6 heads, a norm on the embeddings, q, k, v per head", dict(
+        own_names=True, hidden_size=24, n_layer=2, n_head=6, vocab_size=48, bos_token_id=1, eos_token_id=2, pad_token_id=None,
+        tie_word_embeddings=False)),
+    "mpt": ("MptConfig", 3, "ALiBi, queries, keys and values cut off, LayerNorm without bias", dict(
+        own_names=True, d_model=24, n_layers=2, n_heads=3, vocab_size=48, max_seq_len=256, bos_token_id=1, eos_token_id=2,
+        attn_config=dict(clip_qkv=1.5))),
+    "phimoe": ("PhimoeConfig", 4, "LayerNorm, biases in attention and on the head, 5 experts chosen by a sparse mixer", dict(
+        num_local_experts=5, num_experts_per_tok=2, intermediate_size=10, attention_bias=True, lm_head_bias=True, sliding_window=None,
+        router_jitter_noise=0.2, rope_parameters=rope(1e4))),
+    "granitemoehybrid": ("GraniteMoeHybridConfig", 154, "Mamba-2 layers around one with attention, 5 experts beside a shared one; no rope", dict(
+        num_hidden_layers=3, layer_types=["mamba", "attention", "mamba"], rms_norm_eps=1e-4, mamba_n_heads=4, mamba_d_head=9,
+        mamba_n_groups=2, mamba_d_state=6, mamba_chunk_size=8, num_local_experts=5, num_experts_per_tok=2, intermediate_size=10,
+        shared_intermediate_size=7, embedding_multiplier=3.0, attention_multiplier=0.3, residual_multiplier=0.6, logits_scaling=2.0,
+        position_embedding_type="nope", rope_parameters=rope(1e4))),
+    "bamba": ("BambaConfig", 3, "Mamba-2 layers with biases and bounded time steps; half of a head rotates; tied embeddings", dict(
+        hidden_size=24, num_hidden_layers=3, attn_layer_indices=[1], rms_norm_eps=1e-4, mamba_n_heads=6, mamba_d_head=8,
+        mamba_n_groups=3, mamba_d_state=5, mamba_d_conv=3, mamba_proj_bias=True, mamba_chunk_size=16, tie_word_embeddings=True,
+        rope_parameters=rope(1e4, partial_rotary_factor=0.5), v4=dict(partial_rotary_factor=0.5))),
+    "nemotron_h": ("NemotronHConfig", 49, "one part to a layer: Mamba-2, attention without rope, relu2, experts without a gate", dict(
+        own_names=True, hidden_size=18, intermediate_size=22, num_attention_heads=3, num_key_value_heads=1, head_dim=8,
+        vocab_size=48, max_position_embeddings=256, bos_token_id=1, eos_token_id=2, pad_token_id=None, layer_norm_epsilon=1e-4,
+        hybrid_override_pattern="M*ME-", mamba_num_heads=4, mamba_head_dim=10, n_groups=2, ssm_state_size=6, chunk_size=8,
+        n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=10, moe_shared_expert_intermediate_size=8, n_group=2,
+        topk_group=1, routed_scaling_factor=2.0, time_step_min=1e-7)),
     "deepseek_v2": ("DeepseekV2Config", 1, "latent attention, yarn that sharpens scores, 6 experts in 3 groups, layer 0 dense", dict(
         num_key_value_heads=3, q_lora_rank=10, kv_lora_rank=12, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5,
         n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=10, n_shared_experts=2, first_k_dense_replace=1,
@@ -323,6 +364,8 @@ def fill(model, rng, grid=False):
         if name.endswith("e_score_correction_bias"):
             w = np.asarray(0.3 * rng.standard_normal(tuple(b.shape)), dtype=np.float32)
             b.data.copy_(torch.from_numpy(w).to(torch.bfloat16).float())
+        if name.endswith("layer_scalar"):
+            b.data.copy_(torch.tensor([1 + 0.2 * rng.standard_normal()]).to(torch.bfloat16).float())
 
 
 def build(name, seed):
@@ -400,7 +443,9 @@ def golden_of(model, prompt, what, varied=True, firm=0):
         logprobs.append(float(step_logits.log_softmax(-1).max()))
         if len(greedy) == STEPS:
             break
-        out = model(torch.tensor([[greedy[-1]]]), past_key_values=out.past_key_values, use_cache=True)
+        # Its class begins to count again at each step.
+        place = {"position_ids": torch.tensor([[PROMPT + len(greedy) - 1]])} if model.config.model_type == "bamba" else {}
+        out = model(torch.tensor([[greedy[-1]]]), past_key_values=out.past_key_values, use_cache=True, **place)
         step_logits = out.logits[0, -1]
     for hook in hooks:
         hook.remove()
@@ -453,7 +498,11 @@ def check_matters(name, model, prompt, golden):
         if "llama_4_scaling_beta" in kept:
             kept["original_max_position_embeddings"] = config.rope_parameters["original_max_position_embeddings"]
         changes.append(dict(rope_parameters=rope(config.rope_parameters["rope_theta"], **kept)))
-    if getattr(config, "sliding_window", None) and not hasattr(config, "use_sliding_window") and hasattr(config, "layer_types"):
+    if config.model_type == "gemma4_text":  # whose layers have shapes by their kind
+        changes.append(dict(sliding_window=200))
+    elif config.model_type == "llama4_text":
+        changes += [dict(attention_chunk_size=200), dict(use_qk_norm=False), dict(attn_temperature_tuning=False)]
+    elif getattr(config, "sliding_window", None) and not hasattr(config, "use_sliding_window") and hasattr(config, "layer_types"):
         changes.append(dict(layer_types=["full_attention"] * config.num_hidden_layers))
     elif getattr(config, "sliding_window", None):
         changes.append(dict(sliding_window=None, use_sliding_window=False, layer_types=None))
@@ -468,11 +517,13 @@ def check_matters(name, model, prompt, golden):
 def v4_config(name, config):
     """config.json as versions before 5 wrote it: what nearly all published models carry."""
     c = dict(config)
-    if "rope_parameters" in c:
+    newer = c["model_type"] in ("gemma4_text", "llama4_text")  # than those versions
+    c.pop("per_layer_config", None)
+    if "rope_parameters" in c and not newer:
         rope_parameters = dict(c.pop("rope_parameters"))
         by_kind = "full_attention" in rope_parameters
         if by_kind:
-            if c["model_type"] == "gemma3_text":
+            if c["model_type"] in ("gemma3_text", "gemma3n_text"):
                 c["rope_local_base_freq"] = rope_parameters["sliding_attention"]["rope_theta"]
             rope_parameters = dict(rope_parameters["full_attention"])
         neox = c["model_type"] == "gpt_neox"
@@ -485,7 +536,7 @@ def v4_config(name, config):
             c["rope_scaling"] = {**rope_parameters, ("rope_type" if kind == "llama3" or by_kind else "type"): kind}
     c["torch_dtype"] = c.pop("dtype")
     c["transformers_version"] = "4.40.0"
-    if c["model_type"] not in ("olmo3", "exaone4", "cohere2"):
+    if c["model_type"] not in ("olmo3", "exaone4", "cohere2", "gemma3n_text", "granitemoehybrid") and not newer:
         c.pop("layer_types", None)
     if "head_dim" in c and c["head_dim"] in (None, c["hidden_size"] // c["num_attention_heads"]):
         c.pop("head_dim")

@@ -274,7 +274,7 @@ CHECKPOINTS = {
     "ct-fp8-dynamic": (compressed_tensors, dict(scheme="FP8_DYNAMIC"), dequantize_compressed, "f32"),
     "ct-fp8-block": (compressed_tensors, dict(scheme="FP8_BLOCK", hidden=128, intermediate=256), dequantize_compressed,
                      "f32"),
-    "ct-mxfp4": (compressed_tensors, dict(scheme="MXFP4A16"), dequantize_compressed, "int8-g32"),
+    "ct-mxfp4": (compressed_tensors, dict(scheme="MXFP4A16"), dequantize_compressed, "mxfp4"),
     "ct-nvfp4": (compressed_tensors, dict(scheme="NVFP4A16"), dequantize_compressed, "int8-g16"),
     "gptq": (gptqmodel, dict(), dequantize_gptq, "int4-g32"),
     "gptq-v2": (gptqmodel, dict(fmt="gptq_v2"), dequantize_gptq, "int4-g32"),
@@ -294,7 +294,7 @@ CHECKPOINTS = {
     "bnb-int8": (bitsandbytes, dict(load_in_8bit=True), dequantize_bitsandbytes, "int8"),
     "fp8-block": (fp8_of_blocks, dict(source="FP8_BLOCK", scale=".weight_scale_inv"), dequantize_fp8, "f32"),
     "fp8-row": (fp8_of_blocks, dict(source="FP8_DYNAMIC", scale=".weight_scale"), dequantize_fp8, "f32"),
-    "mxfp4-gpt-oss": (mxfp4_blocks, dict(), dequantize_mxfp4, "int8-g32"),
+    "mxfp4-gpt-oss": (mxfp4_blocks, dict(), dequantize_mxfp4, "mxfp4"),
 }
 
 

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 purpose="${1:-test}"
 
 packages=(g++ make cmake ninja-build ccache pkg-config
-  libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libpcre2-dev libsentencepiece-dev libssl-dev libboost-dev libedit-dev libxxhash-dev zlib1g-dev libstb-dev)
+  libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libpcre2-dev libsentencepiece-dev libssl-dev libboost-dev libedit-dev libxxhash-dev zlib1g-dev libstb-dev libzmq3-dev libmsgpack-cxx-dev)
 # `celer pull smollm2` asks pip; any pip will do.
 python3 -m pip --version >/dev/null 2>&1 || pip3 --version >/dev/null 2>&1 || packages+=(python3-pip)
 if [ "$purpose" = test ]; then

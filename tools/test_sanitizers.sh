@@ -8,6 +8,8 @@
 #   tools/test_sanitizers.sh --ci     what fits into CI: all fuzz corpora, and the modules that handle input (files, networks,
 #                                     requests, the quantizer), with ASan and UBSan; the thread pool with TSan. Kernels,
 #                                     weights and models are taken as BUILD compiled them.
+#   tools/test_sanitizers.sh --python the tests of the Python package with ASan and UBSan in its module's own code; the libraries
+#                                     under it are taken as BUILD compiled them
 # Builds go to BUILD-asan and BUILD-tsan; BUILD is "build" unless set. REQUESTS says how many hostile requests there are.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -36,9 +38,9 @@ case "$part" in
   --server)
     tsan_modules=(device engine server)
     ;;
-  '' | --asan | --tsan) ;;
+  '' | --asan | --tsan | --python) ;;
   *)
-    echo "unknown: $part; expected --asan, --tsan, --server or --ci" >&2
+    echo "unknown: $part; expected --asan, --tsan, --server, --python or --ci" >&2
     exit 2
     ;;
 esac
@@ -85,8 +87,28 @@ serve() {  # folder
   done
 }
 
+# Python itself is not sanitized, so that the sanitizers come in front of it, and leaks are those of its own.
+python_package() {
+  local folder="$build-asan-python" site="$build-asan-python/site" modules script failed=0
+  modules="$(find "$build/src" -name 'libceler_*.a' -printf '%f\n' | sed 's/^libceler_//; s/\.a$//' | paste -sd ';')"
+  cmake --preset asan -B "$folder" -DCELER_CUDA=OFF -DCELER_PYTHON=ON "-DCELER_PREBUILT=$(realpath "$build")" \
+    "-DCELER_PREBUILT_MODULES=$modules" > "$folder-configure.log" 2>&1 || { cat "$folder-configure.log"; exit 1; }
+  cmake --build "$folder" --target _celer -j "$jobs" > "$folder-build.log" 2>&1 || { tail -n 40 "$folder-build.log"; exit 1; }
+  rm -rf "$site" && mkdir -p "$site" && cp -r python/celer "$site/" && cp "$folder"/python/_celer*.so "$site/celer/"
+  for script in llm session more examples; do
+    CELER_SANITIZED=1 PYTHONPATH="$site" PYTHONMALLOC=malloc ASAN_OPTIONS="detect_leaks=0:$ASAN_OPTIONS" \
+      LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so) $(g++ -print-file-name=libstdc++.so.6)" \
+      .venv/bin/python "tests/python/${script}_test.py" || failed=1
+  done
+  return "$failed"
+}
+
 mapfile -t asan_targets < <(programs "${asan_modules[@]}")
 mapfile -t tsan_targets < <(programs "${tsan_modules[@]}")
+if [ "$part" = --python ]; then
+  python_package
+  exit
+fi
 if [ "$part" = --server ]; then
   build asan celer_serve
   serve "$build-asan"

@@ -2,7 +2,7 @@
  * else; its soname changes when they do.
  *
  *   celer_model_options options;
- *   celer_model_options_init(&options);
+ *   celer_model_options_init(&options, sizeof options);
  *   options.model = "model.gguf";
  *   celer_model* model;
  *   if (celer_model_load(&options, &model) != CELER_OK) puts(celer_last_error());
@@ -10,11 +10,12 @@
  * Every function that can fail returns a celer_code; celer_last_error() then has one sentence about it, for the
  * thread that called. Nothing here prints, exits, installs signal handlers or throws.
  *
- * Structs that begin with `struct_size` are filled in by their _init function: a program that was compiled with an older
- * header works with a newer library of the same soname. Texts are UTF-8 and end with a zero byte. A pointer that a
+ * Structs begin with `struct_size`, the size that the caller's header has; _init functions set it beside the defaults. So
+ * a program that was compiled with an older header works with a newer library of the same soname. Texts are UTF-8 and end with a zero byte. A pointer that a
  * function takes may be freed when it returns; how long those hold that it gives is said beside it.
  *
- * A model has threads of its own, which do not survive fork(): a child loads its own, and must not touch its parent's. */
+ * Models and networks have threads, which do not survive fork(). In a child of a process that had loaded one, functions
+ * return CELER_DEVICE and say so: load in the child alone, or start it with exec(). */
 #ifndef CELER_CELER_H
 #define CELER_CELER_H
 
@@ -49,6 +50,17 @@ CELER_API const char* celer_version(void); /* "0.3.0-dev" */
 /* Of the calling thread, until its next call that fails; "" if none has. Never null. */
 CELER_API const char* celer_last_error(void);
 
+typedef enum celer_log_level {
+  CELER_LOG_DEBUG = 0,
+  CELER_LOG_INFO = 1,
+  CELER_LOG_WARNING = 2,
+  CELER_LOG_ERROR = 3
+} celer_log_level;
+/* A line, which holds until the function returns. Any thread calls it, one at a time; it must not call celer. */
+typedef void (*celer_log_function)(void* user, celer_log_level level, const char* message);
+/* Where messages go, warnings about files for the most part; at first, and with null, nowhere. For the whole process. */
+CELER_API void celer_set_log(celer_log_function function, void* user, celer_log_level least);
+
 /* --- language models: token ids in, token ids and text out ---------------------------------------------------- */
 
 typedef struct celer_model celer_model;
@@ -67,8 +79,9 @@ typedef struct celer_model_options {
   int64_t context;           /* tokens of the longest sequence; 0: the model's own limit, at most 4096 */
   int64_t sequences;         /* how many long ones are expected at once; 0: as many as there is memory for */
 } celer_model_options;
-CELER_API void celer_model_options_init(celer_model_options* options);
+CELER_API void celer_model_options_init(celer_model_options* options, size_t struct_size);
 
+/* *model is null if it fails. */
 CELER_API celer_code celer_model_load(const celer_model_options* options, celer_model** model);
 /* Cancels what is in flight and frees everything; null is allowed. No other call may use the model. */
 CELER_API void celer_model_free(celer_model* model);
@@ -122,7 +135,7 @@ typedef struct celer_request {
   size_t stop_token_count;
   double timeout_seconds; /* 0: none */
 } celer_request;
-CELER_API void celer_request_init(celer_request* request);
+CELER_API void celer_request_init(celer_request* request, size_t struct_size);
 
 /* Checks the request and queues it; any thread may. The id names it in events. */
 CELER_API celer_code celer_submit(celer_model* model, const celer_request* request, int64_t* id);
@@ -163,10 +176,13 @@ typedef struct celer_graph_options {
   size_t struct_size;
   int32_t optimize; /* 1 or 0 */
   int32_t threads;  /* 0: those that the process shares */
+  /* 1: of a quantized network, integer arithmetic also where floats are faster on this machine, for the same
+   * bits on every machine. */
+  int32_t integers;
 } celer_graph_options;
-CELER_API void celer_graph_options_init(celer_graph_options* options);
+CELER_API void celer_graph_options_init(celer_graph_options* options, size_t struct_size);
 
-/* `options` may be null. */
+/* `options` may be null. *graph is null if it fails. */
 CELER_API celer_code celer_graph_load(const char* path, const celer_graph_options* options,
                                       celer_graph** graph);
 /* null is allowed */
@@ -209,7 +225,7 @@ typedef struct celer_limits {
   int64_t kv_capacity_tokens;  /* that fit beside the weights; -1: the weights alone do not fit */
   const char* decode_bound_by; /* "reading weights", "reading KV", "arithmetic"; always valid */
 } celer_limits;
-CELER_API void celer_limits_init(celer_limits* limits);
+CELER_API void celer_limits_init(celer_limits* limits, size_t struct_size);
 /* Of built-in names: "llama-3.1-8b", "rtx4090". */
 CELER_API celer_code celer_limits_compute(const char* model, const char* machine, celer_limits* limits);
 

@@ -75,8 +75,14 @@ struct BeamSearch {
 // How the hidden states of a prompt's tokens, as they leave the model's last norm, become one vector.
 enum class Pooling : uint8_t { kNone, kMean, kLast };
 
+class LoraMix;  // celer/adapters.h
+
 struct Request {
   std::vector<int32_t> prompt = {};
+  // The answer's first tokens, which another engine chose before it was interrupted. The answer goes on behind them as it
+  // would have there: draws, penalties, max_tokens and min_tokens count them, and no event reports them. The mask has
+  // accepted them already. One answer only, and no beams.
+  std::vector<int32_t> resumed = {};
   SamplingParams sampling = {};
   int64_t max_tokens = 256;
   int64_t min_tokens = 0;  // before that many no stop token can be chosen
@@ -91,6 +97,8 @@ struct Request {
   std::optional<std::chrono::steady_clock::time_point> deadline = {};
   // Only requests with the same salt share what was computed for a common prefix.
   std::string cache_salt = {};
+  // LoRA adapters, from Adapters::Mix(). Null: the model without any. Unset: Adapters::Standing().
+  std::optional<std::shared_ptr<const LoraMix>> lora = {};
   // Not kNone: the prompt is read and nothing is generated. The only event is TokenEvent::embedding.
   Pooling pooling = Pooling::kNone;
 };
@@ -161,6 +169,8 @@ struct OperatorTime {
   double seconds = 0;
 };
 
+class Adapters;  // celer/adapters.h
+
 class Engine {
  public:
   static Result<std::unique_ptr<Engine>> Load(const EngineOptions& options);
@@ -197,6 +207,9 @@ class Engine {
   EngineStats stats() const;
   // For EngineStats::limit_seconds, from now on.
   void SetMachine(const Machine& machine);
+  // LoRA adapters by name (celer/adapters.h). They may be loaded and unloaded while requests run. Never null; when the
+  // engine is gone, no more can be loaded.
+  const std::shared_ptr<Adapters>& adapters() const;
 
   // log p(tokens[i] | tokens[0..i)) for i in [first, tokens.size()). An error if the model computes what is
   // not finite. Other requests go on meanwhile; the next Step() has their events.

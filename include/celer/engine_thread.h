@@ -71,6 +71,8 @@ class EngineThread {
   std::optional<Error> fault() const;
   const Engine::Info& info() const;
   EngineStats stats() const;  // after the last step
+  // As Engine::adapters(), for any thread.
+  const std::shared_ptr<Adapters>& adapters() const;
 
   // Opaque: the implementation.
   struct Impl;

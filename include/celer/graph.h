@@ -19,11 +19,6 @@
 
 namespace celer {
 
-namespace graph {
-class Program;
-class Session;
-}  // namespace graph
-
 // Dense and row-major, in this machine's byte order. `dtype` is "f32", "f64", "f16", "bf16", "i8" to "i64",
 // "u8" to "u64" or "bool".
 struct GraphTensor {
@@ -55,6 +50,9 @@ enum class GraphPrecision : uint8_t { kF32, kF16 };
 struct GraphOptions {
   bool optimize = true;  // rewrite the network into fewer and faster operators that compute the same
   GraphPrecision precision = GraphPrecision::kF32;
+  // Of a quantized network: integer arithmetic also where floats are thought to be faster on this machine, so
+  // that the result has the same bits on every machine.
+  bool integers = false;
 };
 
 class GraphModel {
@@ -69,7 +67,8 @@ class GraphModel {
 
  private:
   friend class GraphSession;
-  std::shared_ptr<const graph::Program> program_;
+  struct Impl;
+  std::shared_ptr<const Impl> impl_;
   std::vector<GraphPort> inputs_, outputs_;
   int64_t parameters_ = 0;
 };
@@ -87,8 +86,8 @@ class GraphSession {
   Result<std::vector<GraphTensor>> Run(const std::map<std::string, GraphTensor>& inputs);
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace celer

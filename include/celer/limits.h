@@ -25,11 +25,38 @@ struct Machine {
   std::map<std::string, double> flops;  // dense peak per dtype: "f32", "f16", "bf16", "int8", "fp8"
 };
 
-// The shape of a Llama-like decoder, as far as its cost goes. Of a mixture of experts, each expert has
-// `intermediate` columns.
+// Layers that cost the same. All are counts: of parameters, of the numbers that a token or a sequence keeps, of
+// multiply-adds.
+struct LayerKind {
+  int64_t count = 0;        // of such layers
+  double qkv = 0, o = 0;    // parameters before and behind attention or a recurrent state
+  double up = 0, down = 0;  // of the feed-forward block that every token passes, with the router
+  double expert_up = 0, expert_down = 0;  // of each of ExpertShape::experts; 0: a layer without
+  double norms = 0;                       // and other vectors; in none of the sums, as LlmParams::norms
+  double query = 0;             // numbers of a token that attention reads, and as many that it writes
+  double kv = 0;                // that a token leaves in the cache
+  double borrowed_kv = 0;       // of a token that attention reads where another layer has left them
+  double pair_macs = 0;         // for one query and one token that it sees
+  double prompt_pair_macs = 0;  // the same in a prompt, where it is less; 0: it is not
+  int64_t window = 0;           // tokens that a query sees at most; 0: all
+  double state = 0;             // of a sequence, in f32: a step reads and writes them
+  double state_macs = 0;        // of a token with them
+
+  bool operator==(const LayerKind&) const = default;
+  double always() const { return qkv + o + up + down; }
+  double expert() const { return expert_up + expert_down; }
+};
+
+// The shape of a decoder, as far as its cost goes. Of a mixture of experts, each expert has `intermediate` columns.
 struct LlmShape : ModelShape, ExpertShape {
   std::string name;
+  // Of a model whose layers are not all attention and a feed-forward block or experts as the fields above say; empty
+  // otherwise. Their counts add up to `layers`.
+  std::vector<LayerKind> kinds = {};
 };
+
+// `kinds`, or the one kind of layer that the other fields describe.
+std::vector<LayerKind> KindsOf(const LlmShape& shape);
 
 // One sentence about the first impossible field: zero, negative, not finite, heads that KV heads do not
 // divide, or more parameters than 2^53 (beyond which a double no longer counts exactly).
@@ -67,7 +94,10 @@ struct LlmParams {
 };
 
 LlmParams CountParams(const LlmShape& shape);
+// What a token leaves in the cache, in all layers: windows bound what is read, not what is kept.
 int64_t KvParamsPerToken(const LlmShape& shape);
+// What a sequence keeps however long it is.
+int64_t StateParams(const LlmShape& shape);
 
 // How the model is run. Bits may be fractional: 4.5 for q4_0, 8.5 for q8_0.
 struct LlmSetup {
@@ -82,8 +112,9 @@ std::string SetupName(const LlmSetup& setup);
 
 double WeightBytes(const LlmShape& shape, const LlmSetup& setup);  // resident, all experts, no embedding
 double KvBytesPerToken(const LlmShape& shape, const LlmSetup& setup);
+double StateBytes(const LlmShape& shape);  // of one sequence; f32 whatever the setup
 
-// Tokens of KV (over all sequences) that fit beside the weights; nullopt when the weights alone do not fit.
+// Tokens of KV (over all sequences) that fit beside the weights and the states of setup.batch sequences; nullopt when the weights alone do not fit.
 // Without the embedding, which may stay in host memory because only one row per token is read.
 std::optional<int64_t> KvCapacityTokens(const LlmShape& shape, const Machine& machine, const LlmSetup& setup,
                                         bool count_embedding = false);
@@ -137,7 +168,7 @@ std::optional<TurningPoints> PrefillTurningPoints(const LlmShape& shape, const M
 PhaseLimit DecodeLimit(const LlmShape& shape, const Machine& machine, const LlmSetup& setup, int64_t context);
 
 // Read latency of one step as (context - 1) / W + B: W tokens of context cost one more millisecond, B is the
-// step with a context of one token, whose KV it includes.
+// step with a context of one token, whose KV it includes. With windows, while the context is shorter than they are.
 struct DecodeForm {
   double w_tokens_per_ms = 0;
   double b_ms = 0;

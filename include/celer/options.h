@@ -5,12 +5,11 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "celer/error.h"
 
 namespace celer {
-
-class StepTrace;
 
 // The format that weights are held in: as the file stores them, or converted while they are loaded. kFp8
 // (e4m3) runs on CUDA only.
@@ -108,6 +107,24 @@ struct Speculation {
   std::string ToString() const;
 };
 
+// A LoRA adapter of a model: a PEFT folder or a GGUF file.
+struct LoraSpec {
+  std::string name = {};  // what requests call it
+  std::filesystem::path path = {};
+  float scale = 1;  // 1: as it was trained
+
+  // "NAME=PATH", "NAME=PATH:SCALE". Without a name it is called as its folder, or as its file without .gguf.
+  static Result<LoraSpec> Parse(std::string_view text);
+};
+
+struct LoraOptions {
+  std::vector<LoraSpec> adapters = {};  // loaded with the model; more may be later (celer/adapters.h)
+  // Requests that say nothing of adapters get the sum of those in the list, with their scales; else the model alone.
+  bool standing = true;
+  int64_t max_adapters = 0;  // in memory at once; 0: any number
+  int64_t max_rank = 0;      // that an adapter may have; 0: any
+};
+
 struct EngineOptions {
   std::string model = {};  // a Hugging Face folder, a GGUF file, a llama2.c checkpoint
   WeightOptions weights = {};
@@ -133,7 +150,7 @@ struct EngineOptions {
   bool deterministic = false;
   RowCopies row_copies = RowCopies::kAuto;
   Activations activations = Activations::k16Bit;
-  StepTrace* trace = nullptr;  // src/engine/loop/step_trace.h; it outlives the engine
+  LoraOptions lora = {};
 };
 
 }  // namespace celer

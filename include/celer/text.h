@@ -106,8 +106,8 @@ class TextStream {
   bool wants_cancel() const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace celer

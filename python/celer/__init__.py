@@ -19,20 +19,21 @@ __version__: str = _celer.version()
 
 # Looked up when they are first used: importing celer reads no numpy.
 _WHERE = {
-    "load": "_model", "Model": "_model", "Tokenizer": "_model", "Generation": "_model",
+    "load": "_model", "from_transformers": "_transformers", "Model": "_model", "Tokenizer": "_model", "Generation": "_model",
     "LLM": "_llm", "LLMEngine": "_llm", "EngineArgs": "_llm", "AsyncLLM": "_async_llm", "AsyncLLMEngine": "_async_llm",
     "AsyncEngineArgs": "_async_llm", "SamplingParams": "sampling_params", "BeamSearchParams": "sampling_params",
     "StructuredOutputsParams": "sampling_params", "GuidedDecodingParams": "sampling_params",
     "RequestOutputKind": "sampling_params", "PoolingParams": "sampling_params",
     "RequestOutput": "outputs", "CompletionOutput": "outputs", "EmbeddingRequestOutput": "outputs", "ScoringRequestOutput": "outputs",
     "BeamSearchOutput": "outputs", "BeamSearchSequence": "outputs", "Logprob": "outputs",
+    "LoRARequest": "lora.request",
     "TextPrompt": "outputs", "TokensPrompt": "outputs",
     "InferenceSession": "_session", "SessionOptions": "_session", "RunOptions": "_session", "GraphOptimizationLevel": "_session",
     "NodeArg": "_session", "IOBinding": "_session", "OrtValue": "_session",
     "get_available_providers": "_session", "get_device": "_session",
     "limits": "_limits", "Limits": "_limits", "quantize": "_quantize", "serve": "_serve", "Server": "_serve",
 }
-_MODULES = ("outputs", "sampling_params", "torch")
+_MODULES = ("lm_eval", "lora", "outputs", "resume", "sampling_params", "torch", "utils")
 __all__ = ["__version__", "compile", *_WHERE]
 
 
@@ -51,7 +52,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from . import outputs as outputs, sampling_params as sampling_params, torch as torch
+    from . import outputs as outputs, resume as resume, sampling_params as sampling_params, torch as torch, utils as utils
     from ._async_llm import AsyncEngineArgs as AsyncEngineArgs, AsyncLLM as AsyncLLM, AsyncLLMEngine as AsyncLLMEngine
     from ._limits import Limits as Limits, limits as limits
     from ._llm import LLM as LLM, EngineArgs as EngineArgs, LLMEngine as LLMEngine
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
         GraphOptimizationLevel as GraphOptimizationLevel, InferenceSession as InferenceSession, IOBinding as IOBinding,
         NodeArg as NodeArg, OrtValue as OrtValue, RunOptions as RunOptions, SessionOptions as SessionOptions,
         get_available_providers as get_available_providers, get_device as get_device)
+    from ._transformers import from_transformers as from_transformers
+    from .lora.request import LoRARequest as LoRARequest
     from .outputs import (
         BeamSearchOutput as BeamSearchOutput, BeamSearchSequence as BeamSearchSequence, CompletionOutput as CompletionOutput,
         EmbeddingRequestOutput as EmbeddingRequestOutput, Logprob as Logprob, RequestOutput as RequestOutput,

@@ -10,10 +10,11 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from . import _celer
-from ._arguments import NotPickled, named, only
+from ._arguments import NotPickled, named, pass_messages
 from ._core import Core, Running, to_body
 from ._llm import EngineArgs, Prompt, check_params, make_args, read_prompt
 from ._model import Messages, Tokenizer, chat_body
+from .lora.request import LoRARequest, Loras
 from .outputs import RequestOutput
 from .sampling_params import SamplingParams
 
@@ -24,7 +25,9 @@ Waiting = tuple[asyncio.AbstractEventLoop, "asyncio.Queue[dict[str, Any] | None]
 def _pump(queue: _celer.Queue, waiting: dict[int, Waiting], lock: threading.Lock, stop: threading.Event) -> None:
     """Hands what comes to the loops that wait for it. On a thread of its own, which holds no engine alive."""
     while not stop.is_set():
-        for update in queue.take(0.5):
+        updates = queue.take(0.5)
+        pass_messages()
+        for update in updates:
             with lock:
                 found = waiting.pop(update["key"], None) if update["last"] else waiting.get(update["key"])
             if found is not None:
@@ -45,12 +48,13 @@ def _pump(queue: _celer.Queue, waiting: dict[int, Waiting], lock: threading.Lock
 class AsyncLLM(NotPickled):
     """An engine for asyncio. EngineArgs lists what it takes; unknown names are errors."""
 
-    def __init__(self, model: str | os.PathLike[str], **kwargs: Any) -> None:
+    def __init__(self, model: Any, **kwargs: Any) -> None:
         self._start(make_args(model, kwargs, "AsyncLLM"))
 
     def _start(self, args: EngineArgs) -> None:
         self._args = args
         self._core = Core(args.model, **args.options())
+        self._loras = Loras(self._core, args.enable_lora)
         self._queue = self._core.native.queue()
         self._numbers = itertools.count()
         self._keys: dict[str, int] = {}
@@ -95,24 +99,24 @@ class AsyncLLM(NotPickled):
 
     @named
     def generate(
-        self, prompt: Prompt, sampling_params: SamplingParams, request_id: str, *, lora_request: None = None, priority: int = 0,
+        self, prompt: Prompt, sampling_params: SamplingParams, request_id: str, *, lora_request: LoRARequest | None = None,
+        priority: int = 0,
     ) -> AsyncGenerator[RequestOutput, None]:
         """The outputs of a request as they come, each with all so far unless output_kind says otherwise."""
-        only("lora_request", lora_request, (None,), "there are no LoRA adapters yet; merge them into the weights")
         text, body = read_prompt(prompt)
-        return self._stream("completions", text, body, sampling_params, request_id, priority)
+        return self._stream("completions", text, body, sampling_params, request_id, priority, lora_request)
 
     @named
     def chat(
-        self, messages: Messages, sampling_params: SamplingParams, request_id: str, *, priority: int = 0,
-        tools: list[dict[str, Any]] | None = None, chat_template_kwargs: Mapping[str, Any] | None = None,
+        self, messages: Messages, sampling_params: SamplingParams, request_id: str, *, lora_request: LoRARequest | None = None,
+        priority: int = 0, tools: list[dict[str, Any]] | None = None, chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """The same of a conversation."""
         return self._stream("chat", None, chat_body(messages, tools, True, False, chat_template_kwargs), sampling_params,
-                            request_id, priority)
+                            request_id, priority, lora_request)
 
     async def _stream(self, endpoint: str, text: str | None, body: dict[str, Any], params: SamplingParams, request_id: str,
-                      priority: int) -> AsyncGenerator[RequestOutput, None]:
+                      priority: int, lora: LoRARequest | None) -> AsyncGenerator[RequestOutput, None]:
         await self.check_health()
         check_params([params])
         if request_id in self._keys:
@@ -123,10 +127,14 @@ class AsyncLLM(NotPickled):
             body["seed"] = self._args.seed + number
         if priority:
             body["priority"] = priority
-        running = Running(self._core, request_id, text, params, number)
+        if lora is not None:  # reading it takes a while
+            await asyncio.to_thread(self._loras.add, lora)
+            if request_id in self._keys:  # another one began meanwhile
+                raise ValueError(f"a request '{request_id}' is in flight already")
+        running = Running(self._core, request_id, text, params, number, lora)
         mailbox: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-        with self._lock:  # its first update must find it
-            key, running.prompt_ids = self._queue.submit(endpoint, to_body(body), params.timeout or 0.0)
+        with self._loras.using(lora) as adapter, self._lock:  # its first update must find it
+            key, running.prompt_ids = self._queue.submit(endpoint, to_body(body | adapter), params.timeout or 0.0)
             self._waiting[key] = (asyncio.get_running_loop(), mailbox)
         self._keys[request_id] = key
         try:
@@ -143,6 +151,17 @@ class AsyncLLM(NotPickled):
                 self._queue.cancel(key)
                 with self._lock:
                     self._waiting.pop(key, None)
+
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Loads an adapter before a request needs it. False if it is there already."""
+        return await asyncio.to_thread(self._loras.add, lora_request)
+
+    async def remove_lora(self, lora_id: int) -> bool:
+        """Requests that have it go on with it; its memory is free when they have ended."""
+        return self._loras.remove(lora_id)
+
+    async def list_loras(self) -> set[int]:
+        return self._loras.ids()
 
     async def abort(self, request_id: str) -> None:
         """Its last output, with "abort", comes within one step."""

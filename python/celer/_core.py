@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from . import _celer
-from ._arguments import NotPickled
+from ._arguments import NotPickled, pass_messages, path, text, whole
+from .lora.request import LoRARequest
 from .outputs import CompletionOutput, Logprob, RequestOutput
 from .sampling_params import RequestOutputKind, SamplingParams
 
@@ -17,25 +18,64 @@ _TICK_S = 0.05
 DEFAULTS: dict[str, Any] = {
     "tokenizer": "", "chat_template": "", "weights": "stored", "kv": "f16", "kv_memory": "", "kv_host_memory": 0, "device": "auto",
     "threads": 0, "context": 0, "chunk": 512, "sequences": 0, "prefix_cache": True, "deterministic": False, "speculation": "off",
-    "pooling": ""}
+    "pooling": "", "max_loras": 0, "max_lora_rank": 0}
 
 
 def to_body(value: Mapping[str, Any]) -> str:
     try:
-        return json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError) as error:
+        body = json.dumps(value, allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"the request cannot be written as JSON: {error}") from None
+    return text("the request", body)
+
+
+def check_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Of the types that DEFAULTS has. The tokenizer may be an object, too."""
+    for name, default in DEFAULTS.items():
+        value = options[name]
+        if isinstance(default, bool):
+            if not isinstance(value, bool):
+                raise TypeError(f"{name} is {value!r}, expected True or False")
+        elif isinstance(default, int):
+            options[name] = whole(name, value)
+        elif name == "chat_template":
+            options[name] = path(name, value)
+        elif name != "tokenizer":
+            text(name, value)
+    return options
 
 
 class Core(NotPickled):
     """The engine on its own thread. Thread-safe: each use has a queue of its own."""
 
-    def __init__(self, model: str | os.PathLike[str], **options: Any) -> None:
-        self.name = os.fspath(model)
-        self.options = DEFAULTS | options
-        self.native = _celer.Model(self.name, **self.options)
+    def __init__(self, model: Any, **options: Any) -> None:
+        self.options = check_options(DEFAULTS | options)
+        tokenizer = self.options["tokenizer"]
+        try:
+            if isinstance(model, (str, os.PathLike)) and isinstance(tokenizer, (str, os.PathLike)):
+                self.name = path("model", model)
+                self.options["tokenizer"] = path("tokenizer", tokenizer)
+                self.native = _celer.Model(self.name, **self.options)
+            else:
+                self.name = self._load_objects(model, tokenizer)
+        finally:
+            pass_messages()
         self.info: dict[str, Any] = self.native.info()
         self._pieces: dict[int, str] = {}
+
+    def _load_objects(self, model: Any, tokenizer: Any) -> str:
+        """A model or a tokenizer of transformers."""
+        from ._transformers import as_files, is_model, is_tokenizer, name_of
+
+        if not isinstance(model, (str, os.PathLike)) and not is_model(model):
+            raise TypeError(f"model is a {type(model).__name__}, expected a path, a name, or a model of transformers")
+        if not isinstance(tokenizer, (str, os.PathLike)) and not is_tokenizer(tokenizer):
+            raise TypeError(f"tokenizer is a {type(tokenizer).__name__}, expected a path or a tokenizer of transformers")
+        with as_files(model, tokenizer if is_tokenizer(tokenizer) else os.fspath(tokenizer)) as (path, its_tokenizer):
+            self.options["tokenizer"] = its_tokenizer
+            self.native = _celer.Model(os.fspath(path), **self.options)
+        self.options["tokenizer"] = tokenizer
+        return name_of(model) if is_model(model) else os.fspath(model)
 
     def piece(self, token: int) -> str:
         """The text of one token."""
@@ -57,7 +97,9 @@ class Core(NotPickled):
 class Running:
     """A request in flight and what came of it so far."""
 
-    def __init__(self, core: Core, request_id: str, prompt: str | None, params: SamplingParams | None, number: int) -> None:
+    def __init__(self, core: Core, request_id: str, prompt: str | None, params: SamplingParams | None, number: int,
+                 lora_request: LoRARequest | None = None) -> None:
+        self.lora_request = lora_request
         self.core, self.request_id, self.prompt, self.params, self.number = core, request_id, prompt, params, number
         self.prompt_ids: list[int] = []
         self.answers: dict[int, CompletionOutput] = {}
@@ -88,7 +130,7 @@ class Running:
             raise ValueError(row.get("error") or f"the request was {finish}")
         if finish == "error":
             raise RuntimeError(row.get("error") or "the request failed")
-        new = CompletionOutput(row["index"], row["text"], row["tokens"])
+        new = CompletionOutput(row["index"], row["text"], row["tokens"], lora_request=self.lora_request)
         if asked is not None and row["logprobs"]:
             new.logprobs = [self.core.logprobs_of(one, asked) for one in row["logprobs"]]
         if asked is not None:
@@ -97,7 +139,7 @@ class Running:
             new.finish_reason = finish if finish in ("stop", "length") else "abort"
             new.stop_reason = "deadline" if finish == "deadline" else row.get("stop_reason")
         whole = self.answers.setdefault(new.index, CompletionOutput(
-            new.index, "", [], 0.0 if asked is not None else None, [] if asked is not None else None))
+            new.index, "", [], 0.0 if asked is not None else None, [] if asked is not None else None, lora_request=self.lora_request))
         whole.text += new.text
         whole.token_ids += new.token_ids
         whole.finish_reason, whole.stop_reason = new.finish_reason, new.stop_reason
@@ -112,7 +154,7 @@ class Running:
             answers = [CompletionOutput(**(one.__dict__ | {"token_ids": list(one.token_ids)}))
                        for _, one in sorted(self.answers.items())]
         return RequestOutput(self.request_id, self.prompt, self.prompt_ids, self.prompt_logprobs, list(answers), self.finished,
-                             num_cached_tokens=self.cached_tokens)
+                             lora_request=self.lora_request, num_cached_tokens=self.cached_tokens)
 
     def streamed(self, new: list[CompletionOutput]) -> RequestOutput | None:
         """What RequestOutputKind asks for after an update."""
@@ -146,7 +188,9 @@ class Batch:
             self.cancel()
 
     def take(self, seconds: float, whole: bool) -> Iterator[tuple[Running, list[CompletionOutput]]]:
-        for update in self.queue.take(seconds, whole):
+        updates = self.queue.take(seconds, whole)
+        pass_messages()
+        for update in updates:
             running = self.running[update["key"]]
             if update["last"]:
                 del self.running[update["key"]]

@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from . import _celer
-from ._arguments import named
+from ._arguments import named, number, path, text, whole
 
 
 class Limits:
@@ -79,10 +79,10 @@ class Limits:
 
 
 def _several(where: str, value: int | Sequence[int]) -> list[int]:
-    found = [value] if isinstance(value, int) else list(value)
-    if not found or any(isinstance(one, bool) or not isinstance(one, int) for one in found):
-        raise TypeError(f"{where} is {value!r}, expected a whole number, or several")
-    return found
+    found = list(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else [value]
+    if not found:
+        raise TypeError(f"{where} is empty, expected a whole number, or several")
+    return [whole(where, one) for one in found]
 
 
 @named
@@ -93,6 +93,7 @@ def limits(model: str, machine: str = "this", *, weight_bits: float = 16, kv_bit
     model: a built-in name ("llama-3.1-8b"), a config.json, a folder that holds one, a GGUF file. machine: a built-in name
     ("rtx4090", "h200"), or "this", which is measured once and takes seconds. weight_bits may be fractional: 4.5 for q4_0.
     """
-    values = _celer.limits(model, machine, weight_bits=float(weight_bits), kv_bits=float(kv_bits), batch=batch,
+    bits = [number(where, value, 0.5, 64) for where, value in (("weight_bits", weight_bits), ("kv_bits", kv_bits))]
+    values = _celer.limits(path("model", model), text("machine", machine), weight_bits=bits[0], kv_bits=bits[1], batch=whole("batch", batch),
                            prompts=_several("prompt", prompt), contexts=_several("context", context))
     return Limits(values, batch, weight_bits, kv_bits)

@@ -1,15 +1,19 @@
 """vLLM's LLM and LLMEngine."""
 from __future__ import annotations
 
+import argparse
 import itertools
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
+from numbers import Integral
 from typing import Any, TypeVar
 
-from ._arguments import NotPickled, named, only, strings, unknown
+from ._arguments import NotPickled, named, number, only, path, strings, token_ids, unknown, whole
 from ._core import Batch, Core, Progress, Running, is_ids
 from ._model import Tokenizer, chat_body, embeddings, normalized
+from .lora.request import LoRARequest, Loras
 from .outputs import (BeamSearchOutput, BeamSearchSequence, EmbeddingOutput, EmbeddingRequestOutput, RequestOutput, ScoringOutput,
                       ScoringRequestOutput, TextPrompt, TokensPrompt)
 from .sampling_params import BeamSearchParams, PoolingParams, SamplingParams
@@ -28,8 +32,8 @@ _STORED = ("gguf", "gptq", "awq", "gptq_marlin", "awq_marlin", "compressed-tenso
 class EngineArgs:
     """vLLM's arguments of a model, and celer's own behind them. What has no meaning here is refused by name."""
 
-    model: str | os.PathLike[str]
-    tokenizer: str | None = None
+    model: Any  # a path, a name, or a model of transformers
+    tokenizer: Any = None  # a path, or an AutoTokenizer
     tokenizer_mode: str = "auto"
     skip_tokenizer_init: bool = False
     trust_remote_code: bool = False  # nothing in a model's files is executed
@@ -62,6 +66,10 @@ class EngineArgs:
     max_seq_len_to_capture: int | None = None
     max_logprobs: int = 20
     enable_lora: bool = False
+    max_loras: int = 1  # sequences of any number of adapters share a step
+    max_cpu_loras: int | None = None  # in memory at once; the least recently used one that is idle makes room
+    max_lora_rank: int | None = None  # None: any
+    fully_sharded_loras: bool = False
     speculative_config: dict[str, Any] | None = None
     # celer's own.
     device: str = "auto"
@@ -69,7 +77,41 @@ class EngineArgs:
     deterministic: bool = False
     pooling: str = ""
 
+    @staticmethod
+    def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        """A flag for each argument: --max-model-len and so on."""
+        for one in fields(EngineArgs):
+            flag, kind = "--" + one.name.replace("_", "-"), str(one.type)
+            default = None if one.default is MISSING else one.default
+            if kind.startswith("bool"):
+                parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=default)
+            elif kind.startswith("dict"):
+                parser.add_argument(flag, type=json.loads, default=default)
+            else:
+                parser.add_argument(flag, type=int if kind.startswith("int") else float if kind.startswith("float") else str, default=default)
+        return parser
+
+    @classmethod
+    def from_cli_args(cls, args: argparse.Namespace) -> EngineArgs:
+        return cls(**{one.name: getattr(args, one.name) for one in fields(cls) if hasattr(args, one.name)})
+
+    def _check_types(self) -> None:
+        """As they are annotated. Objects of transformers, and PyTorch's data types, are read elsewhere."""
+        for one in fields(self):
+            value, kinds = getattr(self, one.name), str(one.type).split(" | ")
+            if one.name == "dtype" or (value is None and "None" in kinds):
+                continue
+            if kinds[0] == "int":
+                setattr(self, one.name, whole(one.name, value))
+            elif kinds[0] == "float":
+                number(one.name, value, float("-inf"), float("inf"))
+            elif kinds[0] in ("bool", "str") and not isinstance(value, (bool if kinds[0] == "bool" else (str, os.PathLike))):
+                raise TypeError(f"{one.name} is {value!r}, expected {'True or False' if kinds[0] == 'bool' else 'a string'}")
+            elif kinds[0].startswith("dict") and not isinstance(value, Mapping):
+                raise TypeError(f"{one.name} is {value!r}, expected a dict")
+
     def check(self) -> None:
+        self._check_types()
         one_device = "celer runs a model on one device"
         for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
             only(name, getattr(self, name), (1,), one_device)
@@ -81,13 +123,15 @@ class EngineArgs:
         only("tokenizer_revision", self.tokenizer_revision, (None,), "give a tokenizer's folder")
         only("cpu_offload_gb", self.cpu_offload_gb, (0, 0.0), "weights stay on one device")
         only("block_size", self.block_size, (None, 16), "blocks have 16 tokens")
-        only("enable_lora", self.enable_lora, (False,), "there are no LoRA adapters yet; merge them into the weights")
+        if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
+            raise ValueError(f"max_cpu_loras is {self.max_cpu_loras}, expected at least max_loras, which is {self.max_loras}")
         only("enable_chunked_prefill", self.enable_chunked_prefill, (None, True), "prompts are always computed in pieces")
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ValueError(f"gpu_memory_utilization is {self.gpu_memory_utilization}, expected more than 0, at most 1")
-        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_memory_bytes"):
+        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_memory_bytes", "max_loras", "max_cpu_loras",
+                     "max_lora_rank"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            if value is not None and value < 1:
                 raise ValueError(f"{name} is {value!r}, expected a whole number from 1 on")
 
     def weights(self) -> str:
@@ -113,24 +157,29 @@ class EngineArgs:
                           ("method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min"))
         if method in ("ngram", "lookup"):
             return "lookup"
+        if method == "mtp" or (method or "").endswith("_mtp"):
+            return "mtp"
         if method in (None, "draft_model") and draft:
             return str(draft)
-        raise NotImplementedError(f"speculative_config has the method {method!r}, expected ngram, or a draft model")
+        raise NotImplementedError(f"speculative_config has the method {method!r}, expected ngram, mtp, or a draft model")
 
     def options(self) -> dict[str, Any]:
         """Of celer.load."""
         self.check()
-        template = "" if self.chat_template is None else os.fspath(self.chat_template)
-        return {"tokenizer": self.tokenizer or "", "chat_template": template, "weights": self.weights(),
+        if not 0 <= self.swap_space <= 2**20:
+            raise ValueError(f"swap_space is {self.swap_space}, expected 0 to {2**20} GiB")
+        template = "" if self.chat_template is None else path("chat_template", self.chat_template)
+        return {"tokenizer": "" if self.tokenizer is None else self.tokenizer, "chat_template": template, "weights": self.weights(),
                 "kv": _KV_TYPES.get(self.kv_cache_dtype, self.kv_cache_dtype),
                 "kv_memory": "" if self.kv_cache_memory_bytes is None else f"{self.kv_cache_memory_bytes}B",
                 "kv_host_memory": int(self.swap_space * 2**30), "device": self.device, "threads": self.threads,
                 "context": self.max_model_len or 0, "chunk": min(self.max_num_batched_tokens or 512, 65536),
                 "sequences": self.max_num_seqs or 0, "prefix_cache": self.enable_prefix_caching is not False,
-                "deterministic": self.deterministic, "speculation": self.speculation(), "pooling": self.pooling}
+                "deterministic": self.deterministic, "speculation": self.speculation(), "pooling": self.pooling,
+                "max_loras": self.max_cpu_loras or 0, "max_lora_rank": self.max_lora_rank or 0}
 
 
-def make_args(model: str | os.PathLike[str], kwargs: Mapping[str, Any], where: str) -> EngineArgs:
+def make_args(model: Any, kwargs: Mapping[str, Any], where: str) -> EngineArgs:
     known = [one.name for one in fields(EngineArgs)]
     for name in kwargs:
         if name not in known:
@@ -161,12 +210,12 @@ def read_prompt(prompt: Prompt) -> tuple[str | None, dict[str, Any]]:
             raise NotImplementedError("multi_modal_data is not supported: models read text")
         if "prompt_token_ids" in given:
             ids: Any = given["prompt_token_ids"]
-            return text if isinstance(text, str) else None, {"prompt": [int(one) for one in ids]}
+            return text if isinstance(text, str) else None, {"prompt": token_ids("prompt_token_ids", ids)}
         if isinstance(text, str):
             return text, {"prompt": text}
         raise TypeError(f"a prompt has the keys {', '.join(given) or '(none)'}, expected prompt or prompt_token_ids")
     if is_ids(prompt):
-        return None, {"prompt": [int(one) for one in prompt]}
+        return None, {"prompt": token_ids("a prompt", prompt)}
     raise TypeError(f"a prompt is {prompt!r}, expected a text, token ids, or a dict with prompt or prompt_token_ids")
 
 
@@ -176,7 +225,7 @@ def list_prompts(prompts: Prompts) -> list[Prompt]:
     if not isinstance(prompts, Iterable):
         raise TypeError(f"prompts is {prompts!r}, expected texts or token ids")
     found = list(prompts)
-    if found and all(isinstance(one, int) for one in found):
+    if found and all(isinstance(one, Integral) for one in found):
         return [found]  # type: ignore[list-item]
     return found  # type: ignore[return-value]
 
@@ -184,12 +233,13 @@ def list_prompts(prompts: Prompts) -> list[Prompt]:
 class LLM(NotPickled):
     """vLLM's LLM: a model for many prompts at once. EngineArgs lists what it takes; unknown names are errors."""
 
-    def __init__(self, model: str | os.PathLike[str], **kwargs: Any) -> None:
+    def __init__(self, model: Any, **kwargs: Any) -> None:
         self._args = make_args(model, kwargs, "LLM")
         self._start()
 
     def _start(self) -> None:
         self._core = Core(self._args.model, **self._args.options())
+        self._loras = Loras(self._core, self._args.enable_lora)
         self._tokenizer = Tokenizer(self._core)
         self._ids = itertools.count()
 
@@ -219,7 +269,7 @@ class LLM(NotPickled):
     @property
     def llm_engine(self) -> LLMEngine:
         """An engine over the same model, to be stepped."""
-        return LLMEngine(self._core, self._args.seed)
+        return LLMEngine(self._core, self._args.seed, self._loras)
 
     def _seeded(self, params: SamplingParams, number: int) -> dict[str, int]:
         if params.seed is not None or self._args.seed is None:
@@ -227,18 +277,19 @@ class LLM(NotPickled):
         return {"seed": self._args.seed + number}
 
     def _run(self, endpoint: str, bodies: Sequence[tuple[str | None, dict[str, Any]]], params: Sequence[SamplingParams],
-             priority: Sequence[int], use_tqdm: object) -> list[RequestOutput]:
+             priority: Sequence[int], loras: Sequence[LoRARequest | None], use_tqdm: object) -> list[RequestOutput]:
         batch = Batch(self._core)
         every = []
         progress = Progress(use_tqdm, len(bodies), "Processed prompts")
         try:
-            for (text, body), one, first in zip(bodies, params, priority):
+            for (text, body), one, first, lora in zip(bodies, params, priority, loras):
                 number = next(self._ids)
-                running = Running(self._core, str(number), text, one, number)
+                running = Running(self._core, str(number), text, one, number, lora)
                 body = body | one.to_json(chat=endpoint == "chat") | self._seeded(one, number)
                 if first:
                     body["priority"] = first
-                batch.submit(running, endpoint, body, one.timeout)
+                with self._loras.using(lora) as adapter:
+                    batch.submit(running, endpoint, body | adapter, one.timeout)
                 every.append(running)
             for _ in batch.updates(whole=True):
                 progress.step()
@@ -250,24 +301,25 @@ class LLM(NotPickled):
     @named
     def generate(
         self, prompts: Prompts, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, *,
-        use_tqdm: bool | Callable[..., Any] = True, lora_request: None = None, priority: int | Sequence[int] | None = None,
+        use_tqdm: bool | Callable[..., Any] = True, lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+        priority: int | Sequence[int] | None = None,
     ) -> list[RequestOutput]:
-        """An answer, or n, to each prompt; in their order. Requests run together."""
-        only("lora_request", lora_request, (None,), "there are no LoRA adapters yet; merge them into the weights")
+        """An answer, or n, to each prompt; in their order. Requests run together, also those with different adapters."""
         listed = [read_prompt(one) for one in list_prompts(prompts)]
         params = spread("sampling_params", sampling_params, len(listed), self.get_default_sampling_params)
-        return self._run("completions", listed, check_params(params), spread("priority", priority, len(listed), int), use_tqdm)
+        return self._run("completions", listed, check_params(params), spread("priority", priority, len(listed), int),
+                         spread_loras(lora_request, len(listed)), use_tqdm)
 
     @named
     def chat(
         self, messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, use_tqdm: bool | Callable[..., Any] = True, *,
-        lora_request: None = None, priority: int | Sequence[int] | None = None, chat_template: None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None, priority: int | Sequence[int] | None = None,
+        chat_template: None = None,
         add_generation_prompt: bool = True, continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None, chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answers to a conversation, or to several."""
-        only("lora_request", lora_request, (None,), "there are no LoRA adapters yet; merge them into the weights")
         only("chat_template", chat_template, (None,), "give it to LLM(chat_template=FILE)")
         if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
             raise TypeError("messages is a list of messages, or a list of such lists")
@@ -275,29 +327,35 @@ class LLM(NotPickled):
         listed: list[tuple[str | None, dict[str, Any]]] = [
             (None, chat_body(one, tools, add_generation_prompt, continue_final_message, chat_template_kwargs)) for one in several]
         params = spread("sampling_params", sampling_params, len(listed), self.get_default_sampling_params)
-        outputs = self._run("chat", listed, check_params(params), spread("priority", priority, len(listed), int), use_tqdm)
+        outputs = self._run("chat", listed, check_params(params), spread("priority", priority, len(listed), int),
+                            spread_loras(lora_request, len(listed)), use_tqdm)
         for output in outputs:
             output.prompt = self._tokenizer.decode(output.prompt_token_ids or [])
         return outputs
 
     @named
-    def beam_search(self, prompts: Prompts, params: BeamSearchParams, lora_request: None = None,
+    def beam_search(self, prompts: Prompts, params: BeamSearchParams,
+                    lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
                     use_tqdm: bool = False) -> list[BeamSearchOutput]:
         """The most likely texts, as `generate` of transformers finds them; tokens begin with the prompt's."""
-        only("lora_request", lora_request, (None,), "there are no LoRA adapters yet; merge them into the weights")
         if not isinstance(params, BeamSearchParams):
             raise TypeError(f"params is {params!r}, expected BeamSearchParams")
         batch = Batch(self._core)
         every = []
-        for prompt in list_prompts(prompts):
-            text, body = read_prompt(prompt)
-            running = Running(self._core, str(next(self._ids)), text, SamplingParams(logprobs=0), 0)
-            batch.submit(running, "completions", body | params.to_json())
-            every.append(running)
-        progress = Progress(use_tqdm, len(every), "Beam search")
-        for _ in batch.updates(whole=True):
-            progress.step()
-        progress.close()
+        listed = list_prompts(prompts)
+        progress = Progress(use_tqdm, len(listed), "Beam search")
+        try:
+            for prompt, lora in zip(listed, spread_loras(lora_request, len(listed))):
+                text, body = read_prompt(prompt)
+                running = Running(self._core, str(next(self._ids)), text, SamplingParams(logprobs=0), 0, lora)
+                with self._loras.using(lora) as adapter:
+                    batch.submit(running, "completions", body | params.to_json() | adapter)
+                every.append(running)
+            for _ in batch.updates(whole=True):
+                progress.step()
+        finally:
+            batch.cancel()
+            progress.close()
         return [BeamSearchOutput([
             BeamSearchSequence(running.prompt_ids + one.token_ids, one.logprobs or [], one.cumulative_logprob or 0.0, one.text,
                                one.finish_reason, one.stop_reason)
@@ -313,7 +371,6 @@ class LLM(NotPickled):
         inputs: list[Any] = [read_prompt(one)[1]["prompt"] for one in list_prompts(prompts)]
         progress = Progress(use_tqdm, len(inputs), "Processed prompts")
         found = embeddings(self._core, inputs, truncate_prompt_tokens or params.truncate_prompt_tokens, progress)
-        progress.close()
         outputs = []
         for ids, values in found:
             if params.dimensions is not None and params.dimensions > len(values):
@@ -343,6 +400,10 @@ class LLM(NotPickled):
         return self.embed(*args, **kwargs)
 
 
+def spread_loras(value: LoRARequest | Sequence[LoRARequest | None] | None, count: int) -> list[LoRARequest | None]:
+    return spread("lora_request", value, count, lambda: None)
+
+
 def check_params(params: Sequence[SamplingParams]) -> Sequence[SamplingParams]:
     for one in params:
         if not isinstance(one, SamplingParams):
@@ -353,17 +414,20 @@ def check_params(params: Sequence[SamplingParams]) -> Sequence[SamplingParams]:
 class LLMEngine(NotPickled):
     """vLLM's LLMEngine: requests are added one by one, and step() gives what came of them."""
 
-    def __init__(self, core: Core, seed: int | None = None) -> None:
+    def __init__(self, core: Core, seed: int | None = None, loras: Loras | None = None) -> None:
         self._batch = Batch(core)
+        self._loras = loras or Loras(core, False)
         self._seed = seed
         self._numbers = itertools.count()
         self._keys: dict[str, int] = {}
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> LLMEngine:
-        return cls(Core(engine_args.model, **engine_args.options()), engine_args.seed)
+        core = Core(engine_args.model, **engine_args.options())
+        return cls(core, engine_args.seed, Loras(core, engine_args.enable_lora))
 
-    def add_request(self, request_id: str, prompt: Prompt, params: SamplingParams, *, priority: int = 0) -> None:
+    def add_request(self, request_id: str, prompt: Prompt, params: SamplingParams, *, lora_request: LoRARequest | None = None,
+                    priority: int = 0) -> None:
         """Queues a request; its id is in its outputs."""
         if request_id in self._keys:
             raise ValueError(f"a request '{request_id}' is in flight already")
@@ -375,8 +439,20 @@ class LLMEngine(NotPickled):
             body["seed"] = self._seed + number
         if priority:
             body["priority"] = priority
-        running = Running(self._batch.core, request_id, text, params, number)
-        self._keys[request_id] = self._batch.submit(running, "completions", body, params.timeout)
+        running = Running(self._batch.core, request_id, text, params, number, lora_request)
+        with self._loras.using(lora_request) as adapter:
+            self._keys[request_id] = self._batch.submit(running, "completions", body | adapter, params.timeout)
+
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Loads an adapter before a request needs it. False if it is there already."""
+        return self._loras.add(lora_request)
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Requests that have it go on with it; its memory is free when they have ended."""
+        return self._loras.remove(lora_id)
+
+    def list_loras(self) -> set[int]:
+        return self._loras.ids()
 
     def abort_request(self, request_id: str | Iterable[str]) -> None:
         """Its last output, with "abort", comes within one step."""

@@ -3,10 +3,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._arguments import NotPickled, named, strings
+from ._arguments import NotPickled, mapping_of, named, strings, table, token_ids, whole
+from ._arguments import text as _text
 from ._core import DEFAULTS, Batch, Core, Progress, Running, to_body
 from .sampling_params import SamplingParams, StructuredOutputsParams
 
@@ -45,7 +46,7 @@ class Tokenizer(NotPickled):
 
     def encode(self, text: str, add_special_tokens: bool = True, parse_special_tokens: bool = True) -> list[int]:
         """Token ids of a text. parse_special_tokens: "<|im_end|>" in it becomes a control token; False for what others wrote."""
-        return self._core.native.encode(text, add_special_tokens, parse_special_tokens)
+        return self._core.native.encode(_text("text", text), bool(add_special_tokens), bool(parse_special_tokens))
 
     def __call__(self, text: str | Sequence[str], add_special_tokens: bool = True) -> dict[str, Any]:
         """{"input_ids": ...}, as Hugging Face's tokenizers give it."""
@@ -54,11 +55,12 @@ class Tokenizer(NotPickled):
         return {"input_ids": [self.encode(one, add_special_tokens) for one in text]}
 
     def decode(self, tokens: int | Sequence[int], skip_special_tokens: bool = False) -> str:
-        return self._core.native.decode([tokens] if isinstance(tokens, int) else [int(one) for one in tokens], skip_special_tokens)
+        ids = token_ids("tokens", [tokens] if isinstance(tokens, int) else tokens)
+        return self._core.native.decode(ids, bool(skip_special_tokens))
 
     def convert_ids_to_tokens(self, tokens: Sequence[int]) -> list[str]:
         """The text of each token by itself."""
-        return [self._core.piece(int(one)) for one in tokens]
+        return [self._core.piece(one) for one in token_ids("tokens", tokens)]
 
     def has_chat_template(self) -> bool:
         return self._core.native.has_chat_template()
@@ -78,14 +80,16 @@ def chat_body(messages: Messages, tools: Sequence[Mapping[str, Any]] | None, add
               continue_final_message: bool, variables: Mapping[str, Any] | None) -> dict[str, Any]:
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
-    body: dict[str, Any] = {"messages": [dict(one) for one in messages]}
+    if not isinstance(messages, Iterable):
+        raise TypeError(f"messages is {messages!r}, expected a text, or a list of messages")
+    body: dict[str, Any] = {"messages": [dict(mapping_of("a message", one)) for one in messages]}
     if tools is not None:
-        body["tools"] = [dict(one) for one in tools]
+        body["tools"] = [dict(mapping_of("a tool", one)) for one in tools]
     if continue_final_message or not add_generation_prompt:
         body |= {"add_generation_prompt": False if continue_final_message else add_generation_prompt,
                  "continue_final_message": continue_final_message}
     if variables:
-        body["chat_template_kwargs"] = dict(variables)
+        body["chat_template_kwargs"] = dict(mapping_of("chat_template_kwargs", variables))
     return body
 
 
@@ -185,6 +189,13 @@ class Model(NotPickled):
         state = "closed" if self._core.native.closed else f"{info['weight_bytes'] / 1e6:,.0f} MB on {info['device']}"
         return f"<celer.Model {self._core.name!r}: {info['architecture']}, {state}>"
 
+    def _repr_html_(self) -> str:
+        info = self._core.info
+        rows = {"architecture": info["architecture"], "layers": info["layers"], "vocabulary": f"{info['vocab_size']:,}",
+                "context": f"{info['context']:,} tokens", "read for a token": f"{info['weight_bytes'] / 1e6:,.1f} MB",
+                "KV of a token": f"{info['kv_bytes_per_token']:,} bytes", "device": f"{info['device']}, {info['threads']} threads"}
+        return table(self._core.name + (" (closed)" if self._core.native.closed else ""), rows)
+
     @property
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer
@@ -215,7 +226,7 @@ class Model(NotPickled):
         params = self._params(max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
                               repetition_penalty=repetition_penalty, seed=seed, stop=stop, logprobs=logprobs, ignore_eos=ignore_eos,
                               structured_outputs=structured_outputs, timeout=timeout)
-        text = prompt if isinstance(prompt, str) else [int(one) for one in prompt]
+        text = prompt if isinstance(prompt, str) else token_ids("prompt", prompt)
         return Generation(self._core, "completions", {"prompt": text} | params.to_json(chat=False), params)
 
     @named
@@ -235,11 +246,11 @@ class Model(NotPickled):
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """[len(tokens), vocab_size]: row i predicts what follows tokens[i]."""
-        return self._core.native.logits([int(one) for one in tokens])
+        return self._core.native.logits(token_ids("tokens", tokens))
 
     def score(self, tokens: Sequence[int], first: int = 1) -> NDArray[np.float32]:
         """The log-probability of each token from `first` on, given those before it."""
-        return self._core.native.score([int(one) for one in tokens], first)
+        return self._core.native.score(token_ids("tokens", tokens), whole("first", first))
 
     def embed(self, text: str | Sequence[str]) -> NDArray[np.float32]:
         """The embedding of a text [hidden_size], or of several, one in a row; their length is 1."""
@@ -251,7 +262,7 @@ class Model(NotPickled):
 
     def perplexity(self, text: str, *, window: int = 512, stride: int = 0, progress: bool = False) -> float:
         """How surprised the model is by a text, as `celer ppl` computes it. stride 0: llama.cpp's method."""
-        windows = self._core.native.windows(text, window, stride)
+        windows = self._core.native.windows(_text("text", text), whole("window", window), whole("stride", stride))
         bar = Progress(progress, len(windows), "windows")
         total, count = 0.0, 0
         for tokens, first in windows:
@@ -273,14 +284,19 @@ def embeddings(core: Core, inputs: Sequence[str | list[int]], truncate: int | No
     """Of each input its token ids and its embedding, not normalized."""
     batch = Batch(core)
     every = [Running(core, str(i), None, None, i) for i in range(len(inputs))]
-    for one, running in zip(inputs, every):
-        body: dict[str, Any] = {"input": one}
-        if truncate is not None:
-            body["truncate_prompt_tokens"] = truncate
-        batch.submit(running, "embed", body)
-    for _ in batch.updates(whole=True):
+    try:
+        for one, running in zip(inputs, every):
+            body: dict[str, Any] = {"input": one}
+            if truncate is not None:
+                body["truncate_prompt_tokens"] = truncate
+            batch.submit(running, "embed", body)
+        for _ in batch.updates(whole=True):
+            if on_done is not None:
+                on_done.step()
+    finally:
+        batch.cancel()
         if on_done is not None:
-            on_done.step()
+            on_done.close()
     found = []
     for running in every:
         if running.embedding is None:
@@ -291,7 +307,7 @@ def embeddings(core: Core, inputs: Sequence[str | list[int]], truncate: int | No
 
 @named
 def load(
-    model: str | os.PathLike[str], *, tokenizer: str = DEFAULTS["tokenizer"], chat_template: str = DEFAULTS["chat_template"],
+    model: Any, *, tokenizer: Any = DEFAULTS["tokenizer"], chat_template: str = DEFAULTS["chat_template"],
     weights: str = DEFAULTS["weights"], kv: str = DEFAULTS["kv"], kv_memory: str = DEFAULTS["kv_memory"],
     kv_host_memory: int = DEFAULTS["kv_host_memory"], device: str = DEFAULTS["device"], threads: int = DEFAULTS["threads"],
     context: int = DEFAULTS["context"], chunk: int = DEFAULTS["chunk"], sequences: int = DEFAULTS["sequences"],
@@ -299,6 +315,8 @@ def load(
     speculation: str = DEFAULTS["speculation"], pooling: str = DEFAULTS["pooling"],
 ) -> Model:
     """Loads a model: a Hugging Face folder, a GGUF file, a llama2.c checkpoint, or a name that `celer pull` fetched.
+
+    model may be a model of transformers, too, and tokenizer an AutoTokenizer: see from_transformers().
 
     weights: "stored", or a format to convert to: f32, f16, bf16, int8, int8-g64, int4, ...
     kv: the type of keys and values: f16, bf16, f32, int8, ...

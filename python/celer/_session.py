@@ -4,14 +4,14 @@ from __future__ import annotations
 import enum
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import _celer
-from ._arguments import NotPickled, named, only
+from ._arguments import NotPickled, named, only, pass_messages, path, table, whole
 
 Array = NDArray[Any]
 _PROVIDER = "CPUExecutionProvider"
@@ -46,12 +46,13 @@ class SessionOptions:
     """How a network runs. intra_op_num_threads 0: as many as this process may use, shared by all sessions."""
 
     _KNOWN = {"intra_op_num_threads": 0, "inter_op_num_threads": 0, "graph_optimization_level": GraphOptimizationLevel.ORT_ENABLE_ALL,
-              "precision": "f32", "log_severity_level": 2, "enable_mem_pattern": True, "enable_cpu_mem_arena": True}
+              "precision": "f32", "integers": False, "log_severity_level": 2, "enable_mem_pattern": True, "enable_cpu_mem_arena": True}
 
     intra_op_num_threads: int
     inter_op_num_threads: int  # no effect: operators run one after the other
     graph_optimization_level: GraphOptimizationLevel
     precision: str  # "f16": values between operators and arithmetic in f16, on Arm CPUs that have it
+    integers: bool  # of a quantized network: integer arithmetic also where floats are faster here, for the same bits on every machine
     log_severity_level: int  # no effect: nothing is logged
     enable_mem_pattern: bool  # no effect: memory is always planned
     enable_cpu_mem_arena: bool
@@ -63,6 +64,14 @@ class SessionOptions:
     def __setattr__(self, name: str, value: object) -> None:
         if name not in self._KNOWN:
             raise AttributeError(f"SessionOptions has no '{name}'; it has {', '.join(sorted(self._KNOWN))}")
+        default = self._KNOWN[name]
+        if isinstance(default, bool):
+            if not isinstance(value, bool):
+                raise TypeError(f"{name} is {value!r}, expected True or False")
+        elif isinstance(default, int):
+            value = type(default)(whole(name, value))
+        elif not isinstance(value, str):
+            raise TypeError(f"{name} is {value!r}, expected a string")
         object.__setattr__(self, name, value)
 
 
@@ -186,11 +195,14 @@ class InferenceSession(NotPickled):
             raise ValueError("the CPUExecutionProvider has no options; threads are in SessionOptions")
         self._options = options
         settings: dict[str, Any] = {"optimize": options.graph_optimization_level != GraphOptimizationLevel.ORT_DISABLE_ALL,
-                    "precision": options.precision, "threads": options.intra_op_num_threads}
-        if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
-            self._native = self._from_bytes(bytes(path_or_bytes), settings)
-        else:
-            self._native = _celer.Session(os.fspath(path_or_bytes), **settings)
+                    "precision": options.precision, "integers": bool(options.integers), "threads": options.intra_op_num_threads}
+        try:
+            if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
+                self._native = self._from_bytes(bytes(path_or_bytes), settings)
+            else:
+                self._native = _celer.Session(path("path_or_bytes", path_or_bytes), **settings)
+        finally:
+            pass_messages()
         self._inputs = {port["name"]: NodeArg(port) for port in self._native.ports(True)}
         self._outputs = [NodeArg(port) for port in self._native.ports(False)]
         self._places = {port.name: i for i, port in enumerate(self._outputs)}
@@ -217,6 +229,11 @@ class InferenceSession(NotPickled):
             raise ValueError(str(error).replace(f"/proc/self/fd/{file}", "the bytes")) from None
         finally:
             os.close(file)
+
+    def _repr_html_(self) -> str:
+        ports = {f"{what} {port.name}": f"{port.type} {port.shape}"
+                 for what, every in (("input", self.get_inputs()), ("output", self.get_outputs())) for port in every}
+        return table("network", {"parameters": f"{self.parameters:,}"} | ports)
 
     def get_inputs(self) -> list[NodeArg]:
         return list(self._inputs.values())
@@ -281,6 +298,10 @@ class InferenceSession(NotPickled):
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: RunOptions | None = None) -> list[Array]:
         """The outputs of these names, or all of them, as arrays of their own."""
+        if output_names is not None and (isinstance(output_names, str) or not isinstance(output_names, Iterable)):
+            raise TypeError(f"output_names is {output_names!r}, expected a list of names, or None")
+        if not isinstance(input_feed, Mapping):
+            raise TypeError(f"input_feed is a {type(input_feed).__name__}, expected a dict of arrays by name")
         names = list(self._places) if output_names is None else [self.check_output(one) for one in output_names]
         feed = {name: self._to_array(name, value) for name, value in input_feed.items()}
         places = [self._places[name] for name in names]

@@ -3,7 +3,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from .lora.request import LoRARequest
 
 __all__ = ["BeamSearchOutput", "BeamSearchSequence", "CompletionOutput", "EmbeddingOutput", "EmbeddingRequestOutput", "Logprob",
            "RequestOutput", "ScoringOutput", "ScoringRequestOutput", "TextPrompt", "TokensPrompt"]
@@ -41,7 +44,7 @@ class CompletionOutput:
     logprobs: list[dict[int, Logprob]] | None = None
     finish_reason: str | None = None  # "stop", "length", "abort"; None: it goes on
     stop_reason: int | str | None = None  # the stop string or stop token; None: the model's own end
-    lora_request: None = None
+    lora_request: LoRARequest | None = None
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -58,7 +61,7 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     metrics: None = None
-    lora_request: None = None
+    lora_request: LoRARequest | None = None
     num_cached_tokens: int | None = None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ._arguments import named, only, strings
+from ._arguments import named, number, only, strings, whole
 
 __all__ = ["BeamSearchParams", "GuidedDecodingParams", "PoolingParams", "RequestOutputKind", "SamplingParams",
            "StructuredOutputsParams"]
@@ -59,24 +59,8 @@ class GuidedDecodingParams(StructuredOutputsParams):
     """StructuredOutputsParams by their older name."""
 
 
-def _number(name: str, value: object, low: float, high: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} is {value!r}, expected a number")
-    if not low <= value <= high:
-        raise ValueError(f"{name} is {value}, expected {low:g} to {high:g}")
-    return float(value)
-
-
-def _integer(name: str, value: object, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is {value!r}, expected a whole number")
-    if not low <= value <= high:
-        raise ValueError(f"{name} is {value}, expected {low} to {high}")
-    return value
-
-
 def _integers(name: str, value: Sequence[int] | None) -> list[int]:
-    return [_integer(f"an item of {name}", one, 0, 2**31 - 1) for one in value or []]
+    return [whole(f"an item of {name}", one, 0, 2**31 - 1) for one in value or []]
 
 
 class SamplingParams:
@@ -99,26 +83,26 @@ class SamplingParams:
         allowed_token_ids: Sequence[int] | None = None, bad_words: Sequence[str] | None = None,
         truncate_prompt_tokens: int | None = None, cache_salt: str | None = None, timeout: float | None = None,
     ) -> None:
-        self.n = _integer("n", n, 1, 128)
-        self.best_of = None if best_of is None else _integer("best_of", best_of, self.n, 128)
-        self.presence_penalty = _number("presence_penalty", presence_penalty, -2, 2)
-        self.frequency_penalty = _number("frequency_penalty", frequency_penalty, -2, 2)
-        self.repetition_penalty = _number("repetition_penalty", repetition_penalty, 1e-6, 1e6)
-        self.temperature = _number("temperature", temperature, 0, 100)
-        self.top_p = _number("top_p", top_p, 1e-6, 1)
-        self.top_k = _integer("top_k", top_k, -1, 2**31 - 1)
-        self.min_p = _number("min_p", min_p, 0, 1)
-        self.typical_p = _number("typical_p", typical_p, 1e-6, 1)
-        self.seed = None if seed is None else _integer("seed", seed, -(2**63), 2**64 - 1)
+        self.n = whole("n", n, 1, 128)
+        self.best_of = None if best_of is None else whole("best_of", best_of, self.n, 128)
+        self.presence_penalty = number("presence_penalty", presence_penalty, -2, 2)
+        self.frequency_penalty = number("frequency_penalty", frequency_penalty, -2, 2)
+        self.repetition_penalty = number("repetition_penalty", repetition_penalty, 1e-6, 1e6)
+        self.temperature = number("temperature", temperature, 0, 100)
+        self.top_p = number("top_p", top_p, 1e-6, 1)
+        self.top_k = whole("top_k", top_k, -1, 2**31 - 1)
+        self.min_p = number("min_p", min_p, 0, 1)
+        self.typical_p = number("typical_p", typical_p, 1e-6, 1)
+        self.seed = None if seed is None else whole("seed", seed, -(2**63), 2**64 - 1)
         self.stop = strings("stop", stop)
         self.stop_token_ids = _integers("stop_token_ids", stop_token_ids)
         self.ignore_eos = bool(ignore_eos)
-        self.max_tokens = None if max_tokens is None else _integer("max_tokens", max_tokens, 1, 10**9)
-        self.min_tokens = _integer("min_tokens", min_tokens, 0, 10**9)
+        self.max_tokens = None if max_tokens is None else whole("max_tokens", max_tokens, 1, 10**9)
+        self.min_tokens = whole("min_tokens", min_tokens, 0, 10**9)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ValueError(f"min_tokens is {min_tokens}, expected at most max_tokens, which is {max_tokens}")
-        self.logprobs = None if logprobs is None else _integer("logprobs", logprobs, 0, 20)
-        self.prompt_logprobs = None if prompt_logprobs is None else _integer("prompt_logprobs", prompt_logprobs, 0, 20)
+        self.logprobs = None if logprobs is None else whole("logprobs", logprobs, 0, 20)
+        self.prompt_logprobs = None if prompt_logprobs is None else whole("prompt_logprobs", prompt_logprobs, 0, 20)
         only("detokenize", detokenize, (True,), "texts are made while the engine computes, and cost it nothing")
         only("spaces_between_special_tokens", spaces_between_special_tokens, (True,), "texts are as the tokenizer makes them")
         self.detokenize = True
@@ -133,16 +117,16 @@ class SamplingParams:
         if self.structured_outputs is not None and not isinstance(self.structured_outputs, StructuredOutputsParams):
             raise TypeError(f"structured_outputs is {wanted!r}, expected StructuredOutputsParams")
         self.logit_bias = None if logit_bias is None else {
-            _integer("a token of logit_bias", int(token), 0, 2**31 - 1): _number("logit_bias", bias, -100, 100)
+            whole("a token of logit_bias", int(token) if isinstance(token, str) and token.isdecimal() else token, 0, 2**31 - 1): number("logit_bias", bias, -100, 100)
             for token, bias in logit_bias.items()}
         self.allowed_token_ids = None if allowed_token_ids is None else _integers("allowed_token_ids", allowed_token_ids)
         if self.allowed_token_ids == []:
             raise ValueError("allowed_token_ids is empty, so no token could be chosen")
         self.bad_words = strings("bad_words", bad_words)
-        self.truncate_prompt_tokens = None if truncate_prompt_tokens is None else _integer(
+        self.truncate_prompt_tokens = None if truncate_prompt_tokens is None else whole(
             "truncate_prompt_tokens", truncate_prompt_tokens, -1, 10**9)
         self.cache_salt = cache_salt
-        self.timeout = None if timeout is None else _number("timeout", timeout, 0.001, 86400)
+        self.timeout = None if timeout is None else number("timeout", timeout, 0.001, 86400)
 
     @property
     def guided_decoding(self) -> StructuredOutputsParams | None:
@@ -193,12 +177,12 @@ class BeamSearchParams:
     @named
     def __init__(self, beam_width: int, max_tokens: int, ignore_eos: bool = False, temperature: float = 0.0,
                  length_penalty: float = 1.0, include_stop_str_in_output: bool = False, early_stopping: bool | str = False) -> None:
-        self.beam_width = _integer("beam_width", beam_width, 1, 128)
-        self.max_tokens = _integer("max_tokens", max_tokens, 1, 10**9)
+        self.beam_width = whole("beam_width", beam_width, 1, 128)
+        self.max_tokens = whole("max_tokens", max_tokens, 1, 10**9)
         self.ignore_eos = bool(ignore_eos)
         only("temperature", temperature, (0, 0.0), "beams are ranked by the model's own probabilities")
         self.temperature = 0.0
-        self.length_penalty = _number("length_penalty", length_penalty, -10, 10)
+        self.length_penalty = number("length_penalty", length_penalty, -10, 10)
         self.include_stop_str_in_output = bool(include_stop_str_in_output)
         if early_stopping not in (True, False, "never"):
             raise ValueError(f"early_stopping is {early_stopping!r}, expected True, False or 'never'")
@@ -215,7 +199,7 @@ class PoolingParams:
 
     @named
     def __init__(self, dimensions: int | None = None, normalize: bool | None = None, truncate_prompt_tokens: int | None = None) -> None:
-        self.dimensions = None if dimensions is None else _integer("dimensions", dimensions, 1, 10**6)
+        self.dimensions = None if dimensions is None else whole("dimensions", dimensions, 1, 10**6)
         self.normalize = True if normalize is None else bool(normalize)
-        self.truncate_prompt_tokens = None if truncate_prompt_tokens is None else _integer(
+        self.truncate_prompt_tokens = None if truncate_prompt_tokens is None else whole(
             "truncate_prompt_tokens", truncate_prompt_tokens, -1, 10**9)

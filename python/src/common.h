@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/process/fork.h"
 #include "base/result.h"
 
 namespace celer::python {
@@ -33,39 +34,14 @@ inline void OrRaise(const Status& status) {
   if (!status) throw Raised(status.error());
 }
 
-// Threads do not survive fork(), and the library's pool has threads. So what was loaded before a fork cannot be used
-// in the child, nor can anything be loaded there once the parent has loaded something.
-void NoteUse();     // something is loaded: throws in such a child
-void CheckFork();   // throws in a child of a process that had loaded something
-bool IsOrphaned();  // likewise, as a question: destructors must not wait for threads that are gone
-
-// Owns what has threads. In a child it is left alone: its memory is the parent's, copied on write.
+// Owns what has threads. In a child of a process that had loaded something it is left alone (base/process/fork.h): its memory is
+// the parent's, copied on write.
 template <class T>
-class Guarded {
- public:
-  explicit Guarded(std::unique_ptr<T> value) : value_(std::move(value)) {}
-  Guarded(Guarded&&) = delete;
-  Guarded& operator=(Guarded&& other) noexcept {
-    Reset();
-    value_ = std::move(other.value_);
-    return *this;
-  }
-  ~Guarded() { Reset(); }
-
-  void Reset() {
-    if (IsOrphaned())
-      static_cast<void>(value_.release());
-    else
-      value_.reset();
-  }
-  T* get() const { return value_.get(); }
-  T& operator*() const { return *value_; }
-  T* operator->() const { return value_.get(); }
-  explicit operator bool() const { return value_ != nullptr; }
-
- private:
-  std::unique_ptr<T> value_;
-};
+std::shared_ptr<T> Guarded(std::unique_ptr<T> value) {
+  return std::shared_ptr<T>(value.release(), [](T* one) {
+    if (!IsOrphaned()) delete one;
+  });
+}
 
 void BindModel(nb::module_& module);
 void BindGraph(nb::module_& module);

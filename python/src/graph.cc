@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 
+#include "base/utf8.h"
 #include "celer/graph.h"
 #include "common.h"
 
@@ -68,29 +69,43 @@ std::vector<size_t> Sizes(const std::vector<int64_t>& shape) {
 
 class NetworkSession {
  public:
-  NetworkSession(const std::string& path, bool optimize, const std::string& precision, int threads) {
-    NoteUse();
+  NetworkSession(const std::string& path, bool optimize, const std::string& precision, bool integers,
+                 int64_t threads) {
+    OrRaise(NoteThreads());
     if (precision != "f32" && precision != "f16")
       throw Raised(Error::Invalid("precision is '", precision, "', expected f32 or f16"));
     if (threads < 0 || threads > 1024)
       throw Raised(Error::Invalid("threads is ", threads, ", expected 0 to 1024"));
     const nb::gil_scoped_release release;
     const GraphOptions options{.optimize = optimize,
-                               .precision = precision == "f16" ? GraphPrecision::kF16 : GraphPrecision::kF32};
-    network_ = Guarded<Network>(std::make_unique<Network>(OrRaise(GraphModel::Load(path, options)), threads));
+                               .precision = precision == "f16" ? GraphPrecision::kF16 : GraphPrecision::kF32,
+                               .integers = integers};
+    network_ = Guarded(
+        std::make_unique<Network>(OrRaise(GraphModel::Load(path, options)), static_cast<int>(threads)));
+  }
+
+  // Text of a file, which need not be UTF-8.
+  static nb::str Text(const std::string& text) {
+    const std::string valid = utf8::ToValid(text);
+    return nb::str(valid.data(), valid.size());
+  }
+  static nb::list Texts(const std::vector<std::string>& texts) {
+    nb::list out;
+    for (const std::string& text : texts) out.append(Text(text));
+    return out;
   }
 
   nb::list Ports(bool inputs) const {
     nb::list out;
     for (const GraphPort& port : inputs ? network_->model.inputs() : network_->model.outputs()) {
       nb::dict row;
-      row["name"] = port.name;
+      row["name"] = Text(port.name);
       row["dtype"] = port.dtype;
       row["shape"] = nb::cast(port.shape);
-      row["dim_names"] = nb::cast(port.dim_names);
+      row["dim_names"] = Texts(port.dim_names);
       row["is_tensor"] = port.is_tensor;
-      row["classes"] = nb::cast(port.classes);
-      if (port.texts) row["texts"] = nb::cast(*port.texts);
+      row["classes"] = Texts(port.classes);
+      if (port.texts) row["texts"] = Texts(*port.texts);
       out.append(row);
     }
     return out;
@@ -99,7 +114,7 @@ class NetworkSession {
 
   // The outputs at these places, as arrays of their own; or written into `into`, which are contiguous, one for each.
   nb::list Run(const nb::dict& feed, const std::vector<size_t>& wanted, const std::optional<nb::list>& into) {
-    CheckFork();
+    OrRaise(CheckFork());
     std::vector<Input> arrays;  // keep what the tensors view
     std::map<std::string, GraphTensor> inputs;
     for (const auto& [key, value] : feed) {
@@ -149,15 +164,15 @@ class NetworkSession {
     if (!tensor.bytes.empty()) std::memcpy(array.data(), tensor.bytes.data(), tensor.bytes.size());
   }
 
-  Guarded<Network> network_{nullptr};
+  std::shared_ptr<Network> network_;
 };
 
 }  // namespace
 
 void BindGraph(nb::module_& module) {
   nb::class_<NetworkSession>(module, "Session")
-      .def(nb::init<const std::string&, bool, const std::string&, int>(), nb::arg("path"), nb::kw_only(),
-           nb::arg("optimize"), nb::arg("precision"), nb::arg("threads"))
+      .def(nb::init<const std::string&, bool, const std::string&, bool, int64_t>(), nb::arg("path"),
+           nb::kw_only(), nb::arg("optimize"), nb::arg("precision"), nb::arg("integers"), nb::arg("threads"))
       .def("ports", &NetworkSession::Ports, nb::arg("inputs"))
       .def_prop_ro("parameters", &NetworkSession::parameters)
       .def("run", &NetworkSession::Run, nb::arg("feed"), nb::arg("wanted"),

@@ -21,7 +21,10 @@ Result<LlmShape> FindShape(const std::string& model) {
 }
 
 Result<Machine> FindMachine(const std::string& machine) {
-  if (machine == "this") return LoadOrMeasureThisMachine();
+  if (machine == "this") {
+    CELER_RETURN_IF_ERROR(NoteThreads());  // of the measurement
+    return LoadOrMeasureThisMachine();
+  }
   return FindMachinePreset(machine);
 }
 

@@ -128,6 +128,38 @@ struct Loaded {
   EngineThread thread;
 };
 
+// What a Model and its queues share. A call that began before the model was closed, on another thread, keeps what it uses.
+class Handle {
+ public:
+  explicit Handle(std::unique_ptr<Loaded> loaded) : loaded_(Guarded(std::move(loaded))) {}
+
+  std::shared_ptr<Loaded> Get() const {
+    python::OrRaise(CheckFork());
+    const std::lock_guard lock(mutex_);
+    if (!loaded_) throw Raised(Error::Invalid("the model was closed"));
+    return loaded_;
+  }
+  bool closed() const {
+    const std::lock_guard lock(mutex_);
+    return !loaded_;
+  }
+  void Close() {
+    std::shared_ptr<Loaded> last;
+    {
+      const std::lock_guard lock(mutex_);
+      last.swap(loaded_);
+    }
+    if (!last) return;
+    if (!IsOrphaned()) last->thread.Stop(EngineThread::Ending::kCancel);
+    last.reset();
+    malloc_trim(0);  // else what threads that are gone had freed stays with the process
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<Loaded> loaded_;
+};
+
 nb::object LogprobRow(const std::vector<TokenLogprob>& top, int32_t token, float logprob) {
   nb::list row;
   row.append(nb::make_tuple(token, logprob));
@@ -139,12 +171,12 @@ nb::object LogprobRow(const std::vector<TokenLogprob>& top, int32_t token, float
 
 class Queue {
  public:
-  explicit Queue(std::shared_ptr<Guarded<Loaded>> model) : model_(std::move(model)) {}
+  explicit Queue(std::shared_ptr<Handle> model) : model_(std::move(model)) {}
   // (key, token ids of the prompt) of a request whose body is like one of vLLM's server for that endpoint.
   std::pair<int64_t, std::vector<int32_t>> Submit(const std::string& endpoint, const std::string& body,
                                                   double timeout) {
-    CheckFork();
-    Loaded& loaded = Model();
+    const std::shared_ptr<Loaded> kept = model_->Get();
+    Loaded& loaded = *kept;
     Query query;
     Prepared prepared;
     Read(loaded, endpoint, body, &query, &prepared);
@@ -191,7 +223,7 @@ class Queue {
   // What came since the last call, waiting for something; [] if nothing did in time. `whole`: requests that have
   // ended, each once; else everything new.
   nb::list Take(double seconds, bool whole) {
-    CheckFork();
+    python::OrRaise(CheckFork());
     std::vector<std::pair<bool, Flight*>> ready;
     std::unique_lock taking(taking_, std::defer_lock);
     {
@@ -218,11 +250,6 @@ class Queue {
   }
 
  private:
-  Loaded& Model() {
-    if (!*model_) throw Raised(Error::Invalid("the model was closed"));
-    return **model_;
-  }
-
   static void Read(Loaded& loaded, const std::string& endpoint, const std::string& body, Query* query,
                    Prepared* prepared) {
     const server::ServedModel& model = loaded.model;
@@ -346,13 +373,14 @@ class Queue {
     return out;
   }
 
-  std::shared_ptr<Guarded<Loaded>> model_;
+  std::shared_ptr<Handle> model_;
   std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
   std::mutex taking_;  // one Take() at a time; of the next, too
   bool woken_ = false;
   std::mutex mutex_;  // of the next
   // In a forked child they are left alone: their tickets would wait for a lock of the parent's.
-  Guarded<std::map<int64_t, Flight>> flights_{std::make_unique<std::map<int64_t, Flight>>()};
+  std::shared_ptr<std::map<int64_t, Flight>> flights_ =
+      Guarded(std::make_unique<std::map<int64_t, Flight>>());
   int64_t next_key_ = 0;
 };
 
@@ -360,8 +388,7 @@ class Queue {
 
 struct LoadSettings {
   std::string model, tokenizer, chat_template, weights, kv, kv_memory, device, speculation, pooling;
-  int64_t kv_host_memory, context, chunk, sequences;
-  int threads;
+  int64_t kv_host_memory, context, chunk, sequences, max_loras, max_lora_rank, threads;
   bool prefix_cache, deterministic;
 };
 
@@ -389,13 +416,16 @@ Result<EngineOptions> ToOptions(const LoadSettings& given) {
   CELER_RETURN_IF_ERROR(check("chunk", given.chunk, 1, 65536));
   CELER_RETURN_IF_ERROR(check("sequences", given.sequences, 0, 1 << 20));
   CELER_RETURN_IF_ERROR(check("kv_host_memory", given.kv_host_memory, 0, int64_t{1} << 50));
-  options.threads = given.threads;
+  options.threads = static_cast<int>(given.threads);
   options.context = given.context;
   options.chunk = given.chunk;
   options.sequences = given.sequences;
   options.kv_host_memory = given.kv_host_memory;
   options.prefix_cache = given.prefix_cache;
   options.deterministic = given.deterministic;
+  CELER_RETURN_IF_ERROR(check("max_loras", given.max_loras, 0, 1 << 20));
+  CELER_RETURN_IF_ERROR(check("max_lora_rank", given.max_lora_rank, 0, 1 << 20));
+  options.lora = {.standing = false, .max_adapters = given.max_loras, .max_rank = given.max_lora_rank};
   return options;
 }
 
@@ -417,6 +447,7 @@ Result<std::unique_ptr<Loaded>> LoadModel(const LoadSettings& given) {
   CELER_ASSIGN(server::ServedModel model,
                server::MakeServedModel(given.model, prompter, engine->info(), given.chat_template));
   CELER_ASSIGN(model.pooling, server::ChoosePooling(options.model, pooling));
+  model.adapters = engine->adapters();
   return std::make_unique<Loaded>(std::move(model), std::move(engine));
 }
 
@@ -433,27 +464,25 @@ Floats ToNumpy(std::vector<float> values, std::initializer_list<size_t> shape) {
 class Model {
  public:
   explicit Model(const LoadSettings& settings) {
-    NoteUse();
+    python::OrRaise(NoteThreads());
     const nb::gil_scoped_release release;
-    loaded_ = std::make_shared<Guarded<Loaded>>(python::OrRaise(LoadModel(settings)));
+    handle_ = std::make_shared<Handle>(python::OrRaise(LoadModel(settings)));
   }
   ~Model() { Close(); }
 
   void Close() {
     const nb::gil_scoped_release release;
-    if (!loaded_ || !*loaded_) return;
-    if (!IsOrphaned()) (*loaded_)->thread.Stop(EngineThread::Ending::kCancel);
-    loaded_->Reset();
-    malloc_trim(0);  // else what threads that are gone had freed stays with the process
+    if (handle_) handle_->Close();
   }
-  bool closed() const { return !*loaded_; }
+  bool closed() const { return handle_->closed(); }
   Queue* NewQueue() {
     Get();
-    return new Queue(loaded_);
+    return new Queue(handle_);
   }
 
   nb::dict Info() const {
-    const Engine::Info& info = Get().thread.info();
+    const std::shared_ptr<Loaded> kept = Get();
+    const Engine::Info& info = kept->thread.info();
     nb::dict out;
     out["architecture"] = info.architecture;
     out["vocab_size"] = info.vocab;
@@ -473,7 +502,8 @@ class Model {
   }
 
   nb::dict Stats() const {
-    const EngineStats stats = Get().thread.stats();
+    const std::shared_ptr<Loaded> kept = Get();
+    const EngineStats stats = kept->thread.stats();
     nb::dict out;
     out["steps"] = stats.steps;
     out["requests"] = stats.requests;
@@ -493,7 +523,8 @@ class Model {
   }
 
   nb::dict Defaults() const {
-    const SamplingParams& sampling = Get().model.prompter.default_sampling();
+    const std::shared_ptr<Loaded> kept = Get();
+    const SamplingParams& sampling = kept->model.prompter.default_sampling();
     nb::dict out;
     out["temperature"] = sampling.temperature;
     out["top_k"] = sampling.top_k;
@@ -503,20 +534,45 @@ class Model {
     return out;
   }
 
+  void LoadAdapter(const std::string& name, const std::string& path, bool replace) const {
+    const std::shared_ptr<Loaded> kept = Get();
+    const Loaded& loaded = *kept;
+    const nb::gil_scoped_release release;
+    python::OrRaise(loaded.model.adapters->Load(
+        {.name = name, .path = path}, {.replace = replace, .when_full = Adapters::WhenFull::kUnloadIdle}));
+  }
+  void UnloadAdapter(const std::string& name) const { python::OrRaise(Get()->model.adapters->Unload(name)); }
+  nb::list ListAdapters() const {
+    nb::list list;
+    for (const Adapters::Info& info : Get()->model.adapters->List()) {
+      nb::dict row;
+      row["name"] = info.name;
+      row["path"] = info.path;
+      row["bytes"] = info.bytes;
+      row["rank"] = info.rank;
+      row["in_use"] = info.in_use;
+      list.append(row);
+    }
+    return list;
+  }
+
   std::vector<int32_t> Encode(const std::string& text, bool add_special, bool parse_special) const {
-    const Loaded& loaded = Get();
+    const std::shared_ptr<Loaded> kept = Get();
+    const Loaded& loaded = *kept;
     const nb::gil_scoped_release release;
     return GetTokenizer(loaded.model.prompter)
         .Encode(text, {.add_special = add_special, .parse_special = parse_special});
   }
   std::string Decode(const std::vector<int32_t>& tokens, bool skip_special) const {
-    const Loaded& loaded = Get();
+    const std::shared_ptr<Loaded> kept = Get();
+    const Loaded& loaded = *kept;
     CheckTokens(tokens);
     const nb::gil_scoped_release release;
     return loaded.model.prompter.Decode(tokens, skip_special);
   }
   std::vector<int32_t> EncodeChat(const std::string& body) const {
-    const Loaded& loaded = Get();
+    const std::shared_ptr<Loaded> kept = Get();
+    const Loaded& loaded = *kept;
     const nb::gil_scoped_release release;
     Json json;
     OrRaise(server::ParseBody(body, &json));
@@ -529,16 +585,18 @@ class Model {
   }
   nb::bytes Piece(int32_t token) const {
     CheckTokens({token});
-    const std::string piece(GetTokenizer(Get().model.prompter).Piece(token));
+    const std::shared_ptr<Loaded> kept = Get();
+    const std::string piece(GetTokenizer(kept->model.prompter).Piece(token));
     return nb::bytes(piece.data(), piece.size());
   }
-  std::optional<int32_t> Bos() const { return Get().model.prompter.bos(); }
-  std::vector<int32_t> EndTokens() const { return Get().model.prompter.end_tokens(); }
-  bool HasChatTemplate() const { return Get().model.prompter.has_chat_template(); }
+  std::optional<int32_t> Bos() const { return Get()->model.prompter.bos(); }
+  std::vector<int32_t> EndTokens() const { return Get()->model.prompter.end_tokens(); }
+  bool HasChatTemplate() const { return Get()->model.prompter.has_chat_template(); }
 
   // [tokens, vocab]: row i predicts what follows token i.
   Floats Logits(std::vector<int32_t> tokens) const {
-    Loaded& loaded = Get();
+    const std::shared_ptr<Loaded> kept = Get();
+    Loaded& loaded = *kept;
     CheckTokens(tokens);
     if (tokens.empty()) throw Raised(Error::Invalid("tokens is empty, expected at least one"));
     const size_t rows = tokens.size(), vocab = static_cast<size_t>(loaded.thread.info().vocab);
@@ -560,7 +618,8 @@ class Model {
 
   // log p(tokens[i] | those before) for i from `first` on.
   Floats Score(const std::vector<int32_t>& tokens, int64_t first) const {
-    Loaded& loaded = Get();
+    const std::shared_ptr<Loaded> kept = Get();
+    Loaded& loaded = *kept;
     CheckTokens(tokens);
     std::vector<float> out;
     {
@@ -579,7 +638,8 @@ class Model {
 
   // The windows of `celer ppl`: token ids, and the first that is scored.
   nb::list Windows(const std::string& text, int64_t window, int64_t stride) const {
-    const Loaded& loaded = Get();
+    const std::shared_ptr<Loaded> kept = Get();
+    const Loaded& loaded = *kept;
     const auto cut = [&] {
       const nb::gil_scoped_release release;
       if (window < 4) throw Raised(Error::Invalid("window is ", window, ", expected 4 or more"));
@@ -599,13 +659,9 @@ class Model {
   }
 
  private:
-  Loaded& Get() const {
-    CheckFork();
-    if (!*loaded_) throw Raised(Error::Invalid("the model was closed"));
-    return **loaded_;
-  }
+  std::shared_ptr<Loaded> Get() const { return handle_->Get(); }
   void CheckTokens(const std::vector<int32_t>& tokens) const {
-    const int64_t vocab = Get().thread.info().vocab;
+    const int64_t vocab = Get()->thread.info().vocab;
     for (const int32_t token : tokens)
       if (token < 0 || token >= vocab)
         throw Raised(Error::Invalid("there is no token ", token, ": the model has ", vocab, " tokens"));
@@ -624,7 +680,7 @@ class Model {
     return status;
   }
 
-  std::shared_ptr<Guarded<Loaded>> loaded_ = std::make_shared<Guarded<Loaded>>(nullptr);
+  std::shared_ptr<Handle> handle_;
 };
 
 }  // namespace
@@ -652,8 +708,9 @@ void BindModel(nb::module_& module) {
           "__init__",
           [](Model* self, std::string model, std::string tokenizer, std::string chat_template,
              std::string weights, std::string kv, std::string kv_memory, int64_t kv_host_memory,
-             std::string device, int threads, int64_t context, int64_t chunk, int64_t sequences,
-             bool prefix_cache, bool deterministic, std::string speculation, std::string pooling) {
+             std::string device, int64_t threads, int64_t context, int64_t chunk, int64_t sequences,
+             bool prefix_cache, bool deterministic, std::string speculation, std::string pooling,
+             int64_t max_loras, int64_t max_lora_rank) {
             new (self) Model({.model = std::move(model),
                               .tokenizer = std::move(tokenizer),
                               .chat_template = std::move(chat_template),
@@ -667,6 +724,8 @@ void BindModel(nb::module_& module) {
                               .context = context,
                               .chunk = chunk,
                               .sequences = sequences,
+                              .max_loras = max_loras,
+                              .max_lora_rank = max_lora_rank,
                               .threads = threads,
                               .prefix_cache = prefix_cache,
                               .deterministic = deterministic});
@@ -674,13 +733,17 @@ void BindModel(nb::module_& module) {
           nb::arg("model"), nb::kw_only(), nb::arg("tokenizer"), nb::arg("chat_template"), nb::arg("weights"),
           nb::arg("kv"), nb::arg("kv_memory"), nb::arg("kv_host_memory"), nb::arg("device"),
           nb::arg("threads"), nb::arg("context"), nb::arg("chunk"), nb::arg("sequences"),
-          nb::arg("prefix_cache"), nb::arg("deterministic"), nb::arg("speculation"), nb::arg("pooling"))
+          nb::arg("prefix_cache"), nb::arg("deterministic"), nb::arg("speculation"), nb::arg("pooling"),
+          nb::arg("max_loras"), nb::arg("max_lora_rank"))
       .def("close", &Model::Close)
       .def_prop_ro("closed", &Model::closed)
       .def("queue", &Model::NewQueue, nb::rv_policy::take_ownership)
       .def("info", &Model::Info)
       .def("stats", &Model::Stats)
       .def("defaults", &Model::Defaults)
+      .def("load_adapter", &Model::LoadAdapter, nb::arg("name"), nb::arg("path"), nb::arg("replace"))
+      .def("unload_adapter", &Model::UnloadAdapter, nb::arg("name"))
+      .def("adapters", &Model::ListAdapters)
       .def("encode", &Model::Encode, nb::arg("text"), nb::arg("add_special"), nb::arg("parse_special"))
       .def("decode", &Model::Decode, nb::arg("tokens"), nb::arg("skip_special"))
       .def("encode_chat", &Model::EncodeChat, nb::arg("body"))

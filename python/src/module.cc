@@ -1,12 +1,18 @@
 // The Python module celer._celer: what python/celer builds its classes on. Not an interface by itself.
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
-#include <pthread.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdio>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
+#include "base/utf8.h"
+#include "celer/log.h"
 #include "celer/version.h"
 #include "common.h"
 
@@ -15,17 +21,28 @@ int CelerMain(int argc, char** argv);  // src/cli/main.cc
 namespace celer::python {
 namespace {
 
-std::atomic<bool> used{false};
-std::atomic<bool> orphaned{false};
+// Messages of the library, until Python takes them. It does so where it holds its lock anyway: the engine's thread does not
+// wait for Python.
+class Messages {
+ public:
+  void Push(LogLevel level, std::string_view text) {
+    constexpr size_t kMost = 1000;
+    const std::lock_guard lock(mutex_);
+    if (waiting_.size() < kMost) waiting_.emplace_back(static_cast<int>(level), text);
+  }
+  std::vector<std::pair<int, std::string>> Take() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(waiting_, {});
+  }
 
-void AfterForkInChild() {
-  if (used.load()) orphaned.store(true);
+ private:
+  std::mutex mutex_;
+  std::vector<std::pair<int, std::string>> waiting_;
+};
+Messages& TheMessages() {
+  static auto* const messages = new Messages;  // threads may write while the process ends
+  return *messages;
 }
-
-constexpr const char* kForked =
-    "celer was in use before this process was forked, and its threads do not survive that. Load models and "
-    "networks in the "
-    "child alone, or start processes with multiprocessing.get_context('spawn')";
 
 PyObject* TypeOf(Error::Code code) {
   switch (code) {
@@ -51,7 +68,7 @@ PyObject* TypeOf(Error::Code code) {
 
 // The program `celer` as this process: it takes over signals and ends the process.
 void RunCommand(std::vector<std::string> args) {
-  CheckFork();
+  OrRaise(CheckFork());
   std::vector<char*> pointers;
   for (std::string& arg : args) pointers.push_back(arg.data());
   pointers.push_back(nullptr);
@@ -63,35 +80,26 @@ void RunCommand(std::vector<std::string> args) {
 
 }  // namespace
 
-void CheckFork() {
-  if (IsOrphaned()) throw std::runtime_error(kForked);
-}
-
-void NoteUse() {
-  CheckFork();
-  used.store(true);
-}
-
-bool IsOrphaned() {
-  return orphaned.load();
-}
-
 }  // namespace celer::python
 
 NB_MODULE(_celer, module) {
   namespace nb = nanobind;
   using celer::python::Raised;
   module.doc() = "The library behind the package celer.";
-  pthread_atfork(nullptr, nullptr, celer::python::AfterForkInChild);
   nb::set_leak_warnings(false);
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
     try {
       std::rethrow_exception(thrown);
     } catch (const Raised& raised) {
-      PyErr_SetString(celer::python::TypeOf(raised.error().code()), raised.what());
+      // Names from files may be in it, and Python takes no text that is not UTF-8.
+      PyErr_SetString(celer::python::TypeOf(raised.error().code()),
+                      celer::utf8::ToValid(raised.what()).c_str());
     }
   });
   module.def("version", [] { return std::string(celer::Version()); });
+  celer::SetLogSink(
+      [](celer::LogLevel level, std::string_view text) { celer::python::TheMessages().Push(level, text); });
+  module.def("messages", [] { return celer::python::TheMessages().Take(); });
   module.def("run_command", &celer::python::RunCommand, nb::arg("args"));
   celer::python::BindModel(module);
   celer::python::BindGraph(module);

@@ -45,6 +45,17 @@ constexpr DTypeInfo kInfo[] = {
     {DType::kU2, "u2", 1, 1},
     {DType::kIq4Nl, "iq4_nl", 32, 18, 20, 25},
     {DType::kMxfp4, "mxfp4", 32, 17, 39, 38},
+    {DType::kIq4Xs, "iq4_xs", 256, 136, 23, 30},
+    {DType::kIq3S, "iq3_s", 256, 110, 21, 26},
+    {DType::kIq3Xxs, "iq3_xxs", 256, 98, 18, 23},
+    {DType::kIq2S, "iq2_s", 256, 82, 22, 28},
+    {DType::kIq2Xs, "iq2_xs", 256, 74, 17, 20},
+    {DType::kIq2Xxs, "iq2_xxs", 256, 66, 16, 19},
+    {DType::kIq1S, "iq1_s", 256, 50, 19, 24},
+    {DType::kIq1M, "iq1_m", 256, 56, 29, 31},
+    {DType::kTq1_0, "tq1_0", 256, 54, 34, 36},
+    {DType::kTq2_0, "tq2_0", 256, 66, 35, 37},
+    {DType::kNvfp4, "nvfp4", 64, 36, 40, 39},
 };
 static_assert([] {
   for (size_t i = 0; i < std::size(kInfo); ++i)

@@ -48,8 +48,20 @@ enum class DType : uint8_t {
   kU2,
   // One more GGUF block, of 32 elements.
   kIq4Nl,
-  // Experts of gpt-oss, in GGUF: 32 elements, whose scale is a power of two (formats/mxfp4.h).
+  // Experts of gpt-oss, in GGUF: 32 elements, whose scale is a power of two (formats/fp4/mxfp4.h).
   kMxfp4,
+  // More of GGUF: 256 elements; NVFP4 has 64. All but IQ4_XS are only read (formats/scaled_blocks.h).
+  kIq4Xs,
+  kIq3S,
+  kIq3Xxs,
+  kIq2S,
+  kIq2Xs,
+  kIq2Xxs,
+  kIq1S,
+  kIq1M,
+  kTq1_0,
+  kTq2_0,
+  kNvfp4,
 };
 
 struct DTypeInfo {

@@ -1,41 +1,68 @@
 #include "base/log.h"
 
-#include <spdlog/sinks/stdout_color_sinks.h>
-#include <spdlog/spdlog.h>
-
+#include <atomic>
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "base/escape.h"
+#include "celer/log.h"
+
+namespace celer {
+namespace {
+
+struct Output {
+  std::mutex mutex;
+  LogSink sink;  // null: nowhere
+};
+// Never destroyed: threads may write while the process ends.
+Output& TheOutput() {
+  static auto* const output = new Output;
+  return *output;
+}
+std::atomic<log::Level> g_least{log::Level::kWarning};
+
+LogLevel ToPublic(log::Level level) {
+  switch (level) {
+    case log::Level::kDebug:
+      return LogLevel::kDebug;
+    case log::Level::kInfo:
+      return LogLevel::kInfo;
+    case log::Level::kWarning:
+      return LogLevel::kWarning;
+    case log::Level::kError:
+      break;
+  }
+  return LogLevel::kError;
+}
+
+log::Level FromPublic(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return log::Level::kDebug;
+    case LogLevel::kInfo:
+      return log::Level::kInfo;
+    case LogLevel::kWarning:
+      return log::Level::kWarning;
+    case LogLevel::kError:
+      break;
+  }
+  return log::Level::kError;
+}
+
+}  // namespace
+
+void SetLogSink(LogSink sink, LogLevel least) {
+  log::SetLevel(FromPublic(least));
+  const std::lock_guard lock(TheOutput().mutex);
+  TheOutput().sink = std::move(sink);
+}
+
+}  // namespace celer
 
 namespace celer::log {
 namespace {
-
-spdlog::level::level_enum ToSpdlog(Level level) {
-  switch (level) {
-    case Level::kDebug:
-      return spdlog::level::debug;
-    case Level::kInfo:
-      return spdlog::level::info;
-    case Level::kWarning:
-      return spdlog::level::warn;
-    case Level::kError:
-      return spdlog::level::err;
-  }
-  return spdlog::level::info;
-}
-
-spdlog::logger& Logger() {
-  static const std::shared_ptr<spdlog::logger> logger = [] {
-    auto made =
-        std::make_shared<spdlog::logger>("celer", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
-    made->set_pattern("%^%l:%$ %v");
-    made->set_level(spdlog::level::warn);
-    return made;
-  }();
-  return *logger;
-}
 
 struct SeenMessages {
   std::mutex mutex;
@@ -49,10 +76,10 @@ SeenMessages& AllSeen() {
 }  // namespace
 
 void SetLevel(Level level) {
-  Logger().set_level(ToSpdlog(level));
+  g_least.store(level);
 }
 bool Enabled(Level level) {
-  return Logger().should_log(ToSpdlog(level));
+  return level >= g_least.load();
 }
 bool IsNew(std::string_view message) {
   constexpr size_t kMost = 1000;  // a server may open many files
@@ -68,7 +95,10 @@ std::vector<std::string> Seen() {
   return {seen.texts.begin(), seen.texts.end()};
 }
 void Write(Level level, std::string_view message) {
-  Logger().log(ToSpdlog(level), Escaped(message));  // names from files may be in it
+  if (!Enabled(level)) return;
+  Output& output = TheOutput();
+  const std::lock_guard lock(output.mutex);
+  if (output.sink) output.sink(ToPublic(level), Escaped(message));  // names from files may be in it
 }
 
 }  // namespace celer::log

@@ -1,5 +1,5 @@
-// Messages for people, on stderr, a line each; control characters are escaped. Quiet by default: warnings and
-// errors; -v adds info, -vv debug.
+// Messages for people, a line each; control characters are escaped. They go where celer/log.h is told: programs say
+// stderr. Quiet by default: warnings and errors; -v adds info, -vv debug.
 #pragma once
 
 #include <fmt/format.h>

@@ -17,16 +17,19 @@ namespace celer::c_api {
 namespace {
 
 const celer_graph_options kDefaults = {
-    .struct_size = sizeof(celer_graph_options), .optimize = 1, .threads = 0};
+    .struct_size = sizeof(celer_graph_options), .optimize = 1, .threads = 0, .integers = 0};
 
 Status Load(const char* path, const celer_graph_options* given, celer_graph** graph) {
   CELER_RETURN_IF_ERROR(Need(path, "path"));
   CELER_RETURN_IF_ERROR(Need(graph, "graph"));
+  *graph = nullptr;
+  CELER_RETURN_IF_ERROR(NoteThreads());
   celer_graph_options options = kDefaults;
   if (given) CELER_RETURN_IF_ERROR(Read(given, "celer_graph_options", &options));
   if (options.threads < 0 || options.threads > 1024)
     return Error::Invalid("threads is ", options.threads, ", expected 0 to 1024");
-  CELER_ASSIGN(GraphModel model, GraphModel::Load(path, {.optimize = options.optimize != 0}));
+  CELER_ASSIGN(GraphModel model, GraphModel::Load(path, {.optimize = options.optimize != 0,
+                                                         .integers = options.integers != 0}));
   GraphSession session(model, options.threads);
   *graph = new celer_graph{std::move(model), std::move(session), {}};
   return {};
@@ -46,6 +49,8 @@ Status Port(const std::vector<GraphPort>& ports, size_t at, celer_tensor* out) {
   return Write(tensor, "celer_tensor", out);
 }
 
+constexpr size_t kMaxRank = 64;  // no network has as many
+
 Result<GraphTensor> ReadInput(const celer_tensor* given, std::string* name) {
   celer_tensor input = {};
   CELER_RETURN_IF_ERROR(Read(given, "celer_tensor", &input));
@@ -53,6 +58,9 @@ Result<GraphTensor> ReadInput(const celer_tensor* given, std::string* name) {
   *name = input.name;
   if (!input.dtype || (!input.shape && input.rank > 0) || (!input.bytes && input.byte_count > 0))
     return Error::Invalid("the input '", *name, "' has a null dtype, shape or bytes");
+  if (input.rank > kMaxRank)
+    return Error::Invalid("the input '", *name, "' has the rank ", input.rank, ", expected at most ",
+                          kMaxRank);
   return GraphTensor{input.dtype,
                      {input.shape, input.shape + input.rank},
                      {static_cast<const std::byte*>(input.bytes), input.byte_count}};
@@ -69,7 +77,10 @@ Status Run(celer_graph* graph, const celer_tensor* inputs, size_t input_count, c
   CELER_RETURN_IF_ERROR(Need(graph, "graph"));
   if (input_count > 0) CELER_RETURN_IF_ERROR(Need(inputs, "inputs"));
   const std::vector<GraphPort>& ports = graph->model.outputs();
-  if (!ports.empty()) CELER_RETURN_IF_ERROR(Need(outputs, "outputs"));
+  if (!ports.empty()) {
+    celer_tensor first = {};
+    CELER_RETURN_IF_ERROR(Read(outputs, "outputs[0]", &first));  // before anything is computed
+  }
   std::map<std::string, GraphTensor> feed;
   for (size_t i = 0; i < input_count; ++i) {
     std::string name;
@@ -101,8 +112,8 @@ Status Run(celer_graph* graph, const celer_tensor* inputs, size_t input_count, c
 
 using celer::c_api::Guard;
 
-void celer_graph_options_init(celer_graph_options* options) {
-  if (options) *options = celer::c_api::kDefaults;
+void celer_graph_options_init(celer_graph_options* options, size_t struct_size) {
+  celer::c_api::Init(celer::c_api::kDefaults, struct_size, options);
 }
 
 celer_code celer_graph_load(const char* path, const celer_graph_options* options, celer_graph** graph) {
@@ -110,7 +121,7 @@ celer_code celer_graph_load(const char* path, const celer_graph_options* options
 }
 
 void celer_graph_free(celer_graph* graph) {
-  delete graph;
+  if (!celer::IsOrphaned()) delete graph;
 }
 
 size_t celer_graph_input_count(const celer_graph* graph) {

@@ -1,5 +1,7 @@
 #include "c_api/guard.h"
 
+#include "base/utf8.h"
+#include "celer/log.h"
 #include "celer/version.h"
 
 namespace celer::c_api {
@@ -36,7 +38,7 @@ celer_code StatusOf(Error::Code code) {
 }  // namespace
 
 celer_code Fail(const Error& error) {
-  last_error = error.message();
+  last_error = utf8::ToValid(error.message());  // names from files may be in it
   out_of_memory = false;
   return StatusOf(error.code());
 }
@@ -50,6 +52,19 @@ celer_code FailOutOfMemory() noexcept {
 
 const char* celer_last_error() {
   return celer::c_api::out_of_memory ? "out of memory" : celer::c_api::last_error.c_str();
+}
+
+void celer_set_log(celer_log_function function, void* user, celer_log_level least) {
+  // The function's address is all that is kept; an enum of C may hold any number.
+  const auto level = static_cast<celer::LogLevel>(std::clamp<int>(least, CELER_LOG_DEBUG, CELER_LOG_ERROR));
+  celer::c_api::Guard([&]() -> celer::Status {
+    celer::SetLogSink(!function ? celer::LogSink()
+                                : [=](celer::LogLevel of, std::string_view message) {
+                                    function(user, static_cast<celer_log_level>(of), std::string(message).c_str());
+                                  },
+                      level);
+    return {};
+  });
 }
 
 const char* celer_version() {

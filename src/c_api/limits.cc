@@ -62,8 +62,8 @@ Status Compute(const char* model, const char* machine, celer_limits* out) {
 }  // namespace
 }  // namespace celer::c_api
 
-void celer_limits_init(celer_limits* limits) {
-  if (limits) *limits = celer::c_api::kDefaults;
+void celer_limits_init(celer_limits* limits, size_t struct_size) {
+  celer::c_api::Init(celer::c_api::kDefaults, struct_size, limits);
 }
 
 celer_code celer_limits_compute(const char* model, const char* machine, celer_limits* limits) {

@@ -169,6 +169,8 @@ Result<EngineOptions> ReadOptions(const celer_model_options& given) {
 
 Status Load(const celer_model_options* given, celer_model** model) {
   CELER_RETURN_IF_ERROR(Need(model, "model"));
+  *model = nullptr;
+  CELER_RETURN_IF_ERROR(NoteThreads());
   celer_model_options read = kModelDefaults;
   CELER_RETURN_IF_ERROR(Read(given, "celer_model_options", &read));
   CELER_RETURN_IF_ERROR(Need(read.model, "celer_model_options.model"));
@@ -239,6 +241,9 @@ Status Decode(const celer_model* model, const int32_t* tokens, size_t token_coun
 }
 
 Result<Request> ReadRequest(const celer_model& model, const celer_request& given) {
+  if (const int64_t context = model.thread.info().context; given.prompt_count >= static_cast<size_t>(context))
+    return Error::Invalid("prompt_count is ", given.prompt_count, ", and the context holds ", context,
+                          " tokens with the answer");
   CELER_RETURN_IF_ERROR(CheckTokens(model, given.prompt, given.prompt_count, "prompt"));
   CELER_RETURN_IF_ERROR(CheckTokens(model, given.stop_tokens, given.stop_token_count, "stop_tokens"));
   Request request;
@@ -368,8 +373,8 @@ Result<bool> Poll(celer_model* model, int64_t timeout_ms, celer_event* out) {
 
 using celer::c_api::Guard;
 
-void celer_model_options_init(celer_model_options* options) {
-  if (options) *options = celer::c_api::kModelDefaults;
+void celer_model_options_init(celer_model_options* options, size_t struct_size) {
+  celer::c_api::Init(celer::c_api::kModelDefaults, struct_size, options);
 }
 
 celer_code celer_model_load(const celer_model_options* options, celer_model** model) {
@@ -377,7 +382,7 @@ celer_code celer_model_load(const celer_model_options* options, celer_model** mo
 }
 
 void celer_model_free(celer_model* model) {
-  delete model;
+  if (!celer::IsOrphaned()) delete model;
 }
 
 celer_code celer_model_get_info(const celer_model* model, celer_model_info* info) {
@@ -403,8 +408,8 @@ celer_code celer_decode(const celer_model* model, const int32_t* tokens, size_t 
   return Guard([&] { return celer::c_api::Decode(model, tokens, token_count, text, capacity, count); });
 }
 
-void celer_request_init(celer_request* request) {
-  if (request) *request = celer::c_api::kRequestDefaults;
+void celer_request_init(celer_request* request, size_t struct_size) {
+  celer::c_api::Init(celer::c_api::kRequestDefaults, struct_size, request);
 }
 
 celer_code celer_submit(celer_model* model, const celer_request* request, int64_t* id) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/suggest.h"
+#include "celer/log.h"
 #include "celer/version.h"
 #include "cli/shared/commands.h"
 #include "cli/shared/interrupt.h"
@@ -42,13 +43,17 @@ constexpr Command kCommands[] = {
     {"ppl", "perplexity of a model on a text", CELER_FULL(PplCommand)},
     {"eval", "how far from exact arithmetic a model runs here", CELER_FULL(EvalCommand)},
     {"quantize", "write a smaller form of a model", CELER_FULL(QuantizeCommand)},
+    {"convert", "a model in another container: GGUF, a Hugging Face folder, llama2.c",
+     CELER_FULL(ConvertCommand)},
     {"tokenize", "text to token ids and back", CELER_FULL(TokenizeCommand)},
 #endif
     {"pull", "fetch a model", PullCommand},
     {"synth", "write a model file with random weights, for benchmarks", CELER_FULL(SynthCommand)},
+    {"merge", "write a model with LoRA adapters added to its weights", CELER_FULL(MergeCommand)},
     {"inspect", "what a model file holds", CELER_FULL(InspectCommand)},
     {"graph", "run and inspect networks out of ONNX files", CELER_FULL(GraphCommand)},
     {"limits", "what is physically possible for a model on a machine", LimitsCommand},
+    {"plan", "the cheapest machines that hold a load within its target", CELER_FULL(PlanCommand)},
     {"bench", "how fast a model runs here, and how near the limit that is", CELER_FULL(BenchCommand)},
     {"probe", "measure this machine's bandwidth and arithmetic peaks", ProbeCommand},
     {"kernels", "which kernel variants exist, and which run here", KernelsCommand},
@@ -94,6 +99,7 @@ int Main(const std::vector<std::string>& args) {
 
 int main(int argc, char** argv) {
   using namespace celer::cli;
+  celer::SetLogSink(celer::StderrLog());
   PrepareStreams();
   HandleSignals();
   celer::ReportMappingFaults(kFailed);

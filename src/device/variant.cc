@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/suggest.h"
 #include "device/cpu_features.h"
+#include "device/gpu/gpu_code.h"
 
 #if CELER_WITH_CUDA
 #include <cuda_runtime_api.h>
@@ -93,7 +94,7 @@ std::vector<Need> CpuNeeds(Isa isa) {
 }
 
 #if CELER_WITH_CUDA
-// Compute capability of each visible GPU as 10 * major + minor: 90 for an H200. Asking does not create a
+// Compute capability of each visible GPU as 10 * major + minor: 90 for an H200, or CELER_CUDA_ARCH. Asking does not create a
 // context, but it does load the driver, so only a table with CUDA rows pays for it.
 const std::vector<int>& GpuCapabilities() {
   static const std::vector<int> capabilities = [] {
@@ -103,7 +104,8 @@ const std::vector<int>& GpuCapabilities() {
       int major = 0, minor = 0;
       if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i) != cudaSuccess) continue;
       if (cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, i) != cudaSuccess) continue;
-      found.push_back(10 * major + minor);
+      const Result<int> forced = ForcedGpuArch();
+      found.push_back(forced && *forced > 0 ? *forced : 10 * major + minor);
     }
     return found;
   }();

@@ -22,6 +22,13 @@ void StoreBlock(const Block& block, int64_t index, std::byte* out) {
   std::memcpy(out + index * static_cast<int64_t>(sizeof(Block)), &block, sizeof(Block));
 }
 
+// 32 columns of a row whose integers fit a byte, and whose scales are floats or belong to 16 columns: w = scale[column / 16]
+// * value[column], bit for bit what the format says.
+struct Scaled32 {
+  float scale[2];
+  int8_t value[32];
+};
+
 // `bits` bits of a word, from bit `shift` on. `value` fits them.
 constexpr int GetBits(int word, int shift, int bits) {
   return word >> shift & ((1 << bits) - 1);

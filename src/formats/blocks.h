@@ -1,5 +1,5 @@
-// The GGUF block formats, best first: the order in which messages name them. A format is a struct with its
-// layout, a row in base/dtype.cc and its place in this list; docs/add_a_format.md walks through it.
+// The GGUF block formats whose numbers are integers under f16 scales, best first: the order in which messages name them
+// (the others: scaled_blocks.h). A format is a struct with its layout, a row in base/dtype.cc and its place in this list; docs/add_a_format.md walks through it.
 //
 // What such a struct has. Elements are named in runs of 16, element 16 * run + j; numbers are those that the
 // file holds, and w = d * Value + m, or w = d * Scale * Value - dmin * Min.
@@ -17,7 +17,8 @@
 // The functions are constexpr and look at integers alone, so that a GPU calls them as well.
 #pragma once
 
-#include "formats/iq4_nl.h"
+#include "formats/iq/iq4_nl.h"
+#include "formats/iq/iq4_xs.h"
 #include "formats/q2_k.h"
 #include "formats/q3_k.h"
 #include "formats/q4_0.h"
@@ -34,7 +35,7 @@ namespace celer {
 template <class... Block>
 struct BlockList {};
 using GgufBlocks = BlockList<BlockQ8_0, BlockQ6_K, BlockQ5_K, BlockQ5_1, BlockQ5_0, BlockQ4_K, BlockQ4_1,
-                             BlockQ4_0, BlockIq4Nl, BlockQ3_K, BlockQ2_K>;
+                             BlockQ4_0, BlockIq4Nl, BlockIq4Xs, BlockQ3_K, BlockQ2_K>;
 
 template <class Block>
 constexpr bool kIsSuper = Block::kElements > 32;

@@ -11,7 +11,7 @@
 #include "formats/float16.h"
 #include "formats/float8.h"
 #include "formats/k_quantize.h"
-#include "formats/mxfp4.h"
+#include "formats/scaled_blocks.h"
 
 namespace celer {
 namespace {
@@ -169,6 +169,18 @@ void Unpack(const std::byte* in, int64_t b, UnpackedBlock* out) {
     for (int j = 0; j < 16; ++j) out->value[16 * run + j] = static_cast<int8_t>(block.Value(run, j));
 }
 
+// Of groups of 32 without a minimum.
+template <class Block>
+void UnpackGroup(const std::byte* row, int64_t b, Scaled32* out) {
+  constexpr int kParts = Block::kElements / 32;
+  const auto block = LoadBlock<Block>(row, b / kParts);
+  const int g = static_cast<int>(b % kParts);
+  float scale = F16ToFloat(block.d);
+  if constexpr (kIsSuper<Block>) scale *= static_cast<float>(block.Scale(g));
+  out->scale[0] = out->scale[1] = scale;
+  for (int i = 0; i < 32; ++i) out->value[i] = static_cast<int8_t>(block.Value(2 * g + i / 16, i % 16));
+}
+
 template <class Block>
 uint16_t LargestScale(const std::byte* in, int64_t blocks) {
   int largest = 0;
@@ -196,12 +208,54 @@ constexpr Codec CodecOf() {
   }
   if constexpr (Block::kLevels > 0) out.set_codes = SetCodesOfBlocks<Block>;
   out.unpack = Unpack<Block>;
+  if constexpr (!kHasMin<Block> && Block::kGroup == 32) out.unpack32 = UnpackGroup<Block>;
   out.largest_scale = LargestScale<Block>;
   return out;
 }
 template <class... Block>
 constexpr std::array<Codec, sizeof...(Block)> CodecsOf(BlockList<Block...>) {
   return {CodecOf<Block>()...};
+}
+
+// Of scaled_blocks.h.
+template <class Block>
+void UnpackScaled(const std::byte* row, int64_t b, Scaled32* out) {
+  constexpr int kParts = Block::kElements / 32;
+  LoadBlock<Block>(row, b / kParts).Unpack(static_cast<int>(b % kParts), out);
+}
+
+template <class Block>
+void DecodeScaled(const std::byte* in, int64_t blocks, float* out) {
+  Scaled32 part;
+  for (int64_t b = 0; b < blocks * Block::kElements / 32; ++b, out += 32) {
+    UnpackScaled<Block>(in, b, &part);
+    for (int i = 0; i < 32; ++i) out[i] = part.scale[i / 16] * static_cast<float>(part.value[i]);
+  }
+}
+
+template <class Block>
+uint16_t LargestScaled(const std::byte* in, int64_t blocks) {
+  uint16_t largest = 0;
+  for (int64_t b = 0; b < blocks; ++b) largest = std::max(largest, LoadBlock<Block>(in, b).LargestScale());
+  return largest;
+}
+
+template <class Block>
+constexpr Codec ScaledCodecOf() {
+  Codec out{Block::kDType, DecodeScaled<Block>, nullptr};
+  if constexpr (requires(Block b) { b.Encode(nullptr, nullptr); }) out.encode = EncodeBlocks<Block>;
+  out.bits = 8;
+  out.group = Block::kGroup;
+  out.unpack32 = UnpackScaled<Block>;
+  if constexpr (requires { Block::kReach; }) {
+    out.reach = Block::kReach;
+    out.largest_scale = LargestScaled<Block>;
+  }
+  return out;
+}
+template <class... Block>
+constexpr std::array<Codec, sizeof...(Block)> ScaledCodecsOf(BlockList<Block...>) {
+  return {ScaledCodecOf<Block>()...};
 }
 
 constexpr Codec kPlain[] = {
@@ -216,9 +270,9 @@ constexpr Codec kPlain[] = {
     {DType::kI32, DecodePlain<int32_t, Cast<int32_t>>, nullptr},
     {DType::kI64, DecodePlain<int64_t, Cast<int64_t>>, nullptr},
     {DType::kBool, DecodePlain<uint8_t, FromBool>, nullptr},
-    {DType::kMxfp4, DecodeMxfp4, EncodeMxfp4},
 };
 constexpr auto kBlocks = CodecsOf(GgufBlocks{});
+constexpr auto kScaled = ScaledCodecsOf(ScaledBlocks{});
 
 const Codec* Find(std::span<const Codec> codecs, DType dtype) {
   for (const Codec& codec : codecs)
@@ -233,8 +287,10 @@ const Codec* FindBlockCodec(DType dtype) {
 }
 
 const Codec* FindCodec(DType dtype) {
-  const Codec* block = FindBlockCodec(dtype);
-  return block ? block : Find(kPlain, dtype);
+  for (const std::span<const Codec> codecs :
+       {std::span<const Codec>(kBlocks), std::span<const Codec>(kScaled)})
+    if (const Codec* codec = Find(codecs, dtype)) return codec;
+  return Find(kPlain, dtype);
 }
 
 }  // namespace celer

@@ -1,5 +1,5 @@
 // One row per format that a file can hold: how it is read and written, and what the other modules have to
-// know of it. Block formats get theirs from their struct (blocks.h).
+// know of it. Block formats get theirs from their struct (blocks.h, scaled_blocks.h).
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/dtype.h"
+#include "formats/block_io.h"
 
 namespace celer {
 
@@ -24,7 +25,8 @@ struct Codec {
   void (*decode)(const std::byte* in, int64_t blocks, float* out);
   void (*encode)(const float* in, int64_t blocks, std::byte* out, const float* importance);
 
-  // The rest is of block formats; plain types have bits = 0.
+  // The rest is of block formats; plain types have bits = 0. Those of scaled_blocks.h have eight, and neither codes nor
+  // unpack.
   int bits = 0;  // of a value, which is signed if there is no minimum
   bool has_min = false;
   int group = 0;               // columns that share a scale
@@ -34,11 +36,13 @@ struct Codec {
   DType narrow = DType::kF16;  // for rows that are no multiple of the block
   void (*set_codes)(const uint8_t* codes, int64_t blocks, std::byte* out) = nullptr;
   void (*unpack)(const std::byte* in, int64_t block, UnpackedBlock* out) = nullptr;
+  // Columns 32b to 32b + 31 of a row, of formats of scaled_blocks.h, and of blocks.h with groups of 32 and no minimum.
+  void (*unpack32)(const std::byte* row, int64_t b, Scaled32* out) = nullptr;
   // The largest of the blocks' f16 numbers, as bits without the sign: infinity and NaN are above all.
   uint16_t (*largest_scale)(const std::byte* in, int64_t blocks) = nullptr;
 };
 
 const Codec* FindCodec(DType dtype);       // nullptr: no file holds it
-const Codec* FindBlockCodec(DType dtype);  // nullptr: no block format either
+const Codec* FindBlockCodec(DType dtype);  // nullptr: none of blocks.h
 
 }  // namespace celer

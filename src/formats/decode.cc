@@ -3,17 +3,22 @@
 #include <array>
 
 #include "base/check.h"
-#include "formats/blocks.h"
 #include "formats/codec.h"
+#include "formats/scaled_blocks.h"
 
 namespace celer {
 namespace {
 
 template <class... Block>
-constexpr std::array<DType, 3 + sizeof...(Block)> TypesOf(BlockList<Block...>) {
-  return {DType::kF32, DType::kF16, DType::kBf16, Block::kDType...};
+constexpr std::array<DType, 4 + sizeof...(Block)> TypesOf(BlockList<Block...>) {
+  return {DType::kF32, DType::kF16, DType::kBf16, Block::kDType..., DType::kMxfp4};
 }
 constexpr auto kWeightTypes = TypesOf(GgufBlocks{});
+template <class... Block>
+constexpr std::array<DType, sizeof...(Block)> ReadOnlyTypesOf(BlockList<Block...>) {
+  return {Block::kDType...};
+}
+constexpr auto kReadOnlyTypes = ReadOnlyTypesOf(ReadOnlyBlocks{});
 
 }  // namespace
 
@@ -23,6 +28,10 @@ std::span<const DType> WeightTypes() {
 
 std::span<const DType> BlockTypes() {
   return WeightTypes().subspan(3);
+}
+
+std::span<const DType> ReadOnlyBlockTypes() {
+  return kReadOnlyTypes;
 }
 
 bool CanDecode(DType dtype) {

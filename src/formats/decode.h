@@ -9,13 +9,16 @@
 
 namespace celer {
 
-// What matrices of a GGUF file are written in, best first: f32, f16, bf16, then the block formats.
+// What matrices of a GGUF file are written in, best first but for MXFP4, which is last: f32, f16, bf16, then the block
+// formats.
 std::span<const DType> WeightTypes();
 std::span<const DType> BlockTypes();
+// Block formats that celer reads and does not write.
+std::span<const DType> ReadOnlyBlockTypes();
 
 // True for f32, f16, bf16, f64, fp8, integers, bool and all GGUF blocks: everything a file can hold.
 bool CanDecode(DType dtype);
-// True for f32, f16, bf16, fp8 and all GGUF blocks.
+// True for f32, f16, bf16, fp8 and BlockTypes().
 bool CanEncode(DType dtype);
 
 // Decodes `cols` elements; GGUF blocks bit for bit as the `gguf` Python package. `row` needs no alignment.
@@ -29,7 +32,7 @@ void EncodeRow(DType dtype, const float* row, int64_t cols, std::byte* out,
                const float* importance = nullptr);
 
 // How the weights of a GGUF block lie: `group` columns share a scale and an offset, and a weight is scale * q
-// + offset with a code q in 0..levels. No levels: the format has no such grid (IQ4_NL, floats).
+// + offset with a code q in 0..levels. No levels: the format has no such grid (IQ4_NL, MXFP4, floats).
 struct BlockGrid {
   int group = 0, levels = 0;
 };

@@ -13,6 +13,8 @@
 #include "formats/blocks.h"
 #include "formats/codec.h"
 #include "formats/float16.h"
+#include "formats/scaled_blocks.h"
+#include "formats/test_rows.h"
 
 namespace celer {
 namespace {
@@ -37,6 +39,12 @@ TEST(Decode, EveryTypeOfAFileDecodes) {
   for (int i = 0; i <= static_cast<int>(DType::kQ6_K); ++i)
     EXPECT_TRUE(CanDecode(static_cast<DType>(i))) << Name(static_cast<DType>(i));
   for (const DType dtype : BlockTypes()) EXPECT_TRUE(CanEncode(dtype)) << Name(dtype);
+  for (const DType dtype : ReadOnlyBlockTypes()) {
+    EXPECT_TRUE(CanDecode(dtype)) << Name(dtype);
+    EXPECT_FALSE(CanEncode(dtype)) << Name(dtype);
+  }
+  for (const DTypeInfo& info : DTypes())
+    EXPECT_TRUE(info.gguf_type < 0 || CanDecode(info.dtype)) << info.name;
   EXPECT_FALSE(CanEncode(DType::kI64));
 }
 
@@ -52,11 +60,13 @@ void ExpectFactsOf(BlockList<Block...>) {
 }
 TEST(Codec, StructsAreWhatTheTableOfTypesSays) {
   ExpectFactsOf(GgufBlocks{});
+  ExpectFactsOf(ScaledBlocks{});
 }
 
 // The integers that products use, against the floats of a row; and how far these reach.
 TEST(Codec, UnpackedBlocksAreTheDecodedOnes) {
   for (const DType dtype : BlockTypes()) {
+    if (dtype == DType::kMxfp4) continue;  // its scale is no f16
     const Codec& codec = *FindBlockCodec(dtype);
     const int elements = Info(dtype).block;
     const auto row = Normal(static_cast<size_t>(elements) * 3, 0.05f, 7);
@@ -78,6 +88,36 @@ TEST(Codec, UnpackedBlocksAreTheDecodedOnes) {
         ASSERT_LE(std::fabs(value), largest * static_cast<float>(codec.reach)) << Name(dtype);
       }
     }
+  }
+}
+
+// The same of those whose scales are floats or belong to 16 columns: exactly.
+TEST(Codec, Unpacked32AreTheDecodedOnes) {
+  constexpr int64_t kCols = 768;
+  for (const DType dtype : AllBlockTypes()) {
+    const Codec& codec = *FindCodec(dtype);
+    if (!codec.unpack32) continue;
+    const auto row = RandomWeightRow(dtype, kCols, 8, 0.1f);
+    std::vector<float> decoded(kCols);
+    DecodeRow(dtype, row.data(), kCols, decoded.data());
+    Scaled32 part;
+    for (int64_t i = 0; i < kCols; ++i) {
+      if (i % 32 == 0) codec.unpack32(row.data(), i / 32, &part);
+      ASSERT_TRUE(codec.group == 16 || part.scale[0] == part.scale[1]) << Name(dtype);
+      const float value = decoded[static_cast<size_t>(i)];
+      ASSERT_EQ(value, part.scale[i % 32 / 16] * static_cast<float>(part.value[i % 32]))
+          << Name(dtype) << " " << i;
+    }
+    if (!codec.largest_scale || dtype == DType::kNvfp4) continue;
+    const int block = Info(dtype).block;
+    float farthest = 0;  // how near weights come to what is said to be their reach
+    for (int64_t b = 0; b < kCols / block; ++b) {
+      const float largest = F16ToFloat(codec.largest_scale(row.data() + b * Info(dtype).block_bytes, 1));
+      for (int64_t i = b * block; i < (b + 1) * block; ++i)
+        farthest = std::max(farthest, std::fabs(decoded[static_cast<size_t>(i)]) / largest);
+    }
+    EXPECT_LE(farthest, static_cast<float>(codec.reach)) << Name(dtype);
+    EXPECT_GE(farthest, 0.4f * static_cast<float>(codec.reach)) << Name(dtype);
   }
 }
 

@@ -18,8 +18,9 @@ struct Case {
 };
 
 // Of normally distributed weights, ggml_quantize_chunk of llama.cpp, November 2026.
-constexpr Case kCases[] = {{DType::kQ2_K, 8.79e-2}, {DType::kQ3_K, 2.28e-2}, {DType::kQ4_K, 5.07e-3},
-                           {DType::kQ5_K, 1.30e-3}, {DType::kQ6_K, 3.14e-4}, {DType::kIq4Nl, 5.83e-3}};
+constexpr Case kCases[] = {{DType::kQ2_K, 8.79e-2},  {DType::kQ3_K, 2.28e-2}, {DType::kQ4_K, 5.07e-3},
+                           {DType::kQ5_K, 1.30e-3},  {DType::kQ6_K, 3.14e-4}, {DType::kIq4Nl, 5.83e-3},
+                           {DType::kIq4Xs, 5.86e-3}, {DType::kMxfp4, 1.30e-2}};
 
 double ErrorOf(DType dtype, const std::vector<float>& x, const float* importance, const float* counted) {
   std::vector<std::byte> row(*BytesFor(dtype, kMeasuredCols));
@@ -46,9 +47,9 @@ TEST(EncodeError, IsNoLargerThanLlamaCpps) {
   for (float& value : importance) value = std::exp(75.0f * normal(random));
   for (const Case& c : kCases) {
     EXPECT_LT(ErrorOf(c.dtype, x, nullptr, nullptr), c.plain) << Name(c.dtype);
-    // Importance lowers the error that it weighs.
+    // Importance lowers the error that it weighs; MXFP4 has only the choice of a power of two.
     EXPECT_LT(ErrorOf(c.dtype, x, importance.data(), importance.data()),
-              0.95 * ErrorOf(c.dtype, x, nullptr, importance.data()))
+              (c.dtype == DType::kMxfp4 ? 0.98 : 0.95) * ErrorOf(c.dtype, x, nullptr, importance.data()))
         << Name(c.dtype);
   }
 }

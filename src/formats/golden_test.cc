@@ -11,11 +11,13 @@
 
 #include "formats/decode.h"
 
+#include "base/source_dir.h"
+
 namespace celer {
 namespace {
 
 std::vector<std::byte> ReadGolden(const std::string& name) {
-  std::ifstream in(std::string(CELER_SOURCE_DIR) + "/tests/formats/golden/" + name, std::ios::binary);
+  std::ifstream in(std::string(kSourceDir) + "/tests/formats/golden/" + name, std::ios::binary);
   const std::vector<char> bytes((std::istreambuf_iterator<char>(in)), {});
   std::vector<std::byte> out(bytes.size());
   std::memcpy(out.data(), bytes.data(), bytes.size());
@@ -53,7 +55,8 @@ TEST_P(Golden, DecodesBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(EveryBlock, Golden, testing::ValuesIn(BlockTypes().begin(), BlockTypes().end()),
                          [](const auto& test) { return std::string(Name(test.param)); });
-INSTANTIATE_TEST_SUITE_P(PowersOfTwo, Golden, testing::Values(DType::kMxfp4),
+INSTANTIATE_TEST_SUITE_P(ReadOnly, Golden,
+                         testing::ValuesIn(ReadOnlyBlockTypes().begin(), ReadOnlyBlockTypes().end()),
                          [](const auto& test) { return std::string(Name(test.param)); });
 
 class GoldenEncode : public testing::TestWithParam<DType> {};

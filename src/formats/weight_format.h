@@ -43,6 +43,9 @@ constexpr ValueRange kBf16Range = {0x1.fep127f, "bf16"};
 constexpr float kFp8Largest = 448, kFp8MostScale = 128;
 constexpr ValueRange kFp8Range = {kFp8Largest * kFp8MostScale, "fp8"};
 
+// A scale times 140 must be a finite bf16 (kernels/shared/cuda/fp4.cuh).
+constexpr ValueRange kMxfp4Range = {0x1p120f, "mxfp4"};
+
 // One of celer's own formats.
 struct WeightKindInfo {
   WeightKind kind;

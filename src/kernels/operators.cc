@@ -3,6 +3,7 @@
 #include "kernels/llm/attention/attention.h"
 #include "kernels/llm/delta_rule/delta_rule.h"
 #include "kernels/llm/latent/head_product.h"
+#include "kernels/llm/mamba2/mamba2.h"
 #include "kernels/llm/matmul/matmul.h"
 #include "kernels/llm/rope/rotate.h"
 #include "kernels/network/conv/conv.h"
@@ -22,6 +23,7 @@ std::vector<OperatorInfo> KernelOperators() {
           Describe<HeadTileFn>("head_product", HeadTileVariants()),
           Describe<RotateHeadsFn>("rope", RotateHeadsVariants()),
           Describe<DeltaScanFn>("delta_rule", DeltaScanVariants()),
+          Describe<Mamba2ScanFn>("mamba2", Mamba2ScanVariants()),
           Describe<const GemmKernels*>("gemm", GemmVariants()),
           Describe<const ConvKernels*>("conv", ConvVariants()),
           Describe<const BasicGemmKernels<F16>*>("gemm_f16", GemmF16Variants()),

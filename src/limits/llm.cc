@@ -15,42 +15,48 @@ constexpr double kMaxParams = 9007199254740992.0;  // 2^53
 constexpr double kMaxTokens = 1e12;                // where a search for a crossing gives up
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Parameters of one layer, split by who reads them.
-struct LayerParams {
-  double always = 0;      // attention, router, shared expert; the whole layer when dense
-  double per_expert = 0;  // 0 when dense
-};
-
-LayerParams CountLayer(const LlmShape& s) {
-  const double hidden = s.hidden;
-  const double q = double(s.heads) * s.head_dim;
-  const double kv = double(s.kv_heads) * s.head_dim;
-  const double attention = hidden * q + 2 * hidden * kv + q * hidden + (s.qkv_bias ? q + 2 * kv : 0);
-  const double mlp = (s.gated_mlp ? 3 : 2) * hidden * double(s.intermediate);
-  if (s.experts == 0) return {attention + mlp, 0};
-  return {attention + hidden * double(s.experts) + 3 * hidden * double(s.shared_intermediate), mlp};
-}
-
 double Head(const LlmShape& s) {
   return double(s.hidden) * double(s.vocab);
+}
+
+// Sums over all layers.
+template <class Part>
+double SumOf(const LlmShape& s, const Part& part) {
+  double sum = 0;
+  for (const LayerKind& kind : KindsOf(s)) sum += double(kind.count) * part(kind);
+  return sum;
+}
+
+double LayerParams(const LlmShape& s, double experts) {
+  return SumOf(s, [&](const LayerKind& k) { return k.always() + k.expert() * experts; });
 }
 
 // Weights that `tokens` tokens, together, make the machine read: every weight once, of the experts only those
 // that are needed. lm_head included.
 double ParamsRead(const LlmShape& s, double tokens) {
-  const LayerParams layer = CountLayer(s);
-  return s.layers * (layer.always + layer.per_expert * ExpectedExperts(s, tokens)) + Head(s);
+  return LayerParams(s, ExpectedExperts(s, tokens)) + Head(s);
 }
 
 double ActiveLayers(const LlmShape& s) {
-  const LayerParams layer = CountLayer(s);
-  return s.layers * (layer.always + layer.per_expert * double(s.experts_per_token));
+  return LayerParams(s, double(s.experts_per_token));
 }
 
-// Multiply-adds of attention for one query token and one context token. A KV value serves every query head
-// of its group.
-double AttentionMacs(const LlmShape& s) {
-  return 2.0 * s.layers * double(s.heads) * double(s.head_dim);
+// Of a prompt of n tokens: query-token pairs, where each query sees itself and those before it in the window.
+double Pairs(double n, int64_t window) {
+  const double w = double(window);
+  return window == 0 || n <= w ? 0.5 * n * (n + 1) : 0.5 * w * (w + 1) + (n - w) * w;
+}
+
+double Seen(double context, int64_t window) {
+  return window == 0 ? context : std::min(context, double(window));
+}
+
+// Bytes of keys, values and states. A state is read and written.
+double KvBytes(const LlmSetup& setup, double numbers) {
+  return numbers * setup.kv_bits / 8;
+}
+double StateTraffic(const LlmShape& s) {
+  return 2 * StateBytes(s);
 }
 
 double RequirePeak(const Machine& machine, const LlmSetup& setup) {
@@ -63,23 +69,31 @@ double RequirePeak(const Machine& machine, const LlmSetup& setup) {
 PhaseLimit Prefill(const LlmShape& s, const Machine& m, const LlmSetup& setup, double n, HeadRows head,
                    KvReads kv) {
   const double batch = setup.batch;
-  const double pairs = 0.5 * n * (n + 1);
-  const double kv_read = kv == KvReads::kOnce ? n : pairs;
   const double head_rows = head == HeadRows::kRough ? n : 1;
-  const double macs = batch * (ActiveLayers(s) * n + Head(s) * head_rows + pairs * AttentionMacs(s));
+  const double attention = SumOf(s, [&](const LayerKind& k) {
+    const double pair = k.prompt_pair_macs > 0 ? k.prompt_pair_macs : k.pair_macs;
+    return Pairs(n, k.window) * pair + n * k.state_macs;
+  });
+  const double kv_read = SumOf(s, [&](const LayerKind& k) {
+    return (k.kv + k.borrowed_kv) * (kv == KvReads::kOnce ? n : Pairs(n, k.window));
+  });
+  const double macs = batch * (ActiveLayers(s) * n + Head(s) * head_rows + attention);
   PhaseLimit limit;
   limit.weight_s = ParamsRead(s, batch * n) * setup.weight_bits / 8 / m.read_bytes_per_s;
-  limit.kv_s = batch * kv_read * KvBytesPerToken(s, setup) / m.read_bytes_per_s;
+  limit.kv_s = batch * (KvBytes(setup, kv_read) + StateTraffic(s)) / m.read_bytes_per_s;
   limit.compute_s = 2 * macs / RequirePeak(m, setup);
   return limit;
 }
 
 PhaseLimit Decode(const LlmShape& s, const Machine& m, const LlmSetup& setup, double batch, double context) {
+  const double kv_read =
+      SumOf(s, [&](const LayerKind& k) { return (k.kv + k.borrowed_kv) * Seen(context, k.window); });
+  const double attention =
+      SumOf(s, [&](const LayerKind& k) { return k.pair_macs * Seen(context, k.window) + k.state_macs; });
   PhaseLimit limit;
   limit.weight_s = ParamsRead(s, batch) * setup.weight_bits / 8 / m.read_bytes_per_s;
-  limit.kv_s = batch * context * KvBytesPerToken(s, setup) / m.read_bytes_per_s;
-  limit.compute_s =
-      2 * batch * (ActiveLayers(s) + Head(s) + context * AttentionMacs(s)) / RequirePeak(m, setup);
+  limit.kv_s = batch * (KvBytes(setup, kv_read) + StateTraffic(s)) / m.read_bytes_per_s;
+  limit.compute_s = 2 * batch * (ActiveLayers(s) + Head(s) + attention) / RequirePeak(m, setup);
   return limit;
 }
 
@@ -138,6 +152,27 @@ std::optional<TurningPoints> SolveByScan(const std::function<double(double)>& re
 
 }  // namespace
 
+std::vector<LayerKind> KindsOf(const LlmShape& s) {
+  if (!s.kinds.empty()) return s.kinds;
+  const double hidden = s.hidden, q = double(s.heads) * s.head_dim, kv = double(s.kv_heads) * s.head_dim;
+  const double columns = s.experts > 0 ? s.shared_intermediate : s.intermediate;
+  const double gated = s.gated_mlp || s.experts > 0 ? 2 : 1;
+  LayerKind kind{.count = s.layers,
+                 .qkv = hidden * (q + 2 * kv) + (s.qkv_bias ? q + 2 * kv : 0),
+                 .o = q * hidden,
+                 .up = gated * hidden * columns + hidden * double(s.experts),
+                 .down = hidden * columns,
+                 .norms = 2 * hidden + (s.qk_norm ? 2 * double(s.head_dim) : 0),
+                 .query = q,
+                 .kv = 2 * kv,
+                 .pair_macs = 2 * q};  // a KV value serves every query head of its group
+  if (s.experts > 0) {
+    kind.expert_up = (s.gated_mlp ? 2 : 1) * hidden * double(s.intermediate);
+    kind.expert_down = hidden * double(s.intermediate);
+  }
+  return {kind};
+}
+
 Status Validate(const LlmShape& s) {
   const std::string who = s.name.empty() ? "model" : "model '" + s.name + "'";
   const struct {
@@ -157,8 +192,11 @@ Status Validate(const LlmShape& s) {
                           s.experts);
   if (s.experts == 0 && (s.experts_per_token > 0 || s.shared_intermediate > 0))
     return Error::Invalid(who, ": experts_per_token or shared_intermediate is set, but experts is 0");
-  const LayerParams layer = CountLayer(s);
-  const double total = s.layers * (layer.always + layer.per_expert * double(s.experts)) + 2 * Head(s);
+  int64_t counted = s.kinds.empty() ? s.layers : 0;
+  for (const LayerKind& kind : s.kinds) counted += kind.count;
+  if (counted != s.layers)
+    return Error::Invalid(who, ": ", s.layers, " layers, and its kinds of layers are ", counted);
+  const double total = LayerParams(s, double(s.experts)) + 2 * Head(s);
   if (!(total < kMaxParams))
     return Error::Invalid(who, ": its shape gives ", total, " parameters, more than 2^53");
   return {};
@@ -189,14 +227,13 @@ Machine InUnits(Machine machine, Units units) {
 }
 
 LlmParams CountParams(const LlmShape& s) {
-  const LayerParams layer = CountLayer(s);
   LlmParams p;
   // Exact: Validate keeps every sum below 2^53.
-  p.layers = static_cast<int64_t>(s.layers * (layer.always + layer.per_expert * double(s.experts)));
+  p.layers = static_cast<int64_t>(LayerParams(s, double(s.experts)));
   p.layers_active = static_cast<int64_t>(ActiveLayers(s));
   p.lm_head = s.hidden * s.vocab;
   p.embedding = s.tied_embeddings ? 0 : p.lm_head;
-  p.norms = s.layers * (2 * s.hidden + (s.qk_norm ? 2 * s.head_dim : 0)) + s.hidden;
+  p.norms = static_cast<int64_t>(SumOf(s, [](const LayerKind& k) { return k.norms; })) + s.hidden;
   p.active = p.layers_active + p.lm_head;
   p.resident = p.layers + p.lm_head;
   p.total = p.resident + p.embedding;
@@ -204,7 +241,11 @@ LlmParams CountParams(const LlmShape& s) {
 }
 
 int64_t KvParamsPerToken(const LlmShape& s) {
-  return 2 * s.layers * s.kv_heads * s.head_dim;
+  return static_cast<int64_t>(SumOf(s, [](const LayerKind& k) { return k.kv; }));
+}
+
+int64_t StateParams(const LlmShape& s) {
+  return static_cast<int64_t>(SumOf(s, [](const LayerKind& k) { return k.state; }));
 }
 
 std::string SetupName(const LlmSetup& setup) {
@@ -221,9 +262,14 @@ double KvBytesPerToken(const LlmShape& s, const LlmSetup& setup) {
   return double(KvParamsPerToken(s)) * setup.kv_bits / 8;
 }
 
+double StateBytes(const LlmShape& s) {
+  return 4 * double(StateParams(s));
+}
+
 std::optional<int64_t> KvCapacityTokens(const LlmShape& s, const Machine& m, const LlmSetup& setup,
                                         bool count_embedding) {
   double left = m.memory_bytes - WeightBytes(s, setup);
+  left -= double(setup.batch) * StateBytes(s);
   if (count_embedding) left -= double(CountParams(s).embedding) * setup.weight_bits / 8;
   if (left < 0) return std::nullopt;
   return static_cast<int64_t>(std::min(left / KvBytesPerToken(s, setup), 9e18));
@@ -265,7 +311,7 @@ std::optional<TurningPoints> PrefillTurningPoints(const LlmShape& s, const Machi
                                                   HeadRows head, KvReads kv) {
   CELER_CHECK_GE(setup.batch, 1);
   std::optional<TurningPoints> points;
-  if (s.experts > 0) {
+  if (s.experts > 0 || !s.kinds.empty()) {
     points = SolveByScan([&](double n) {
       const PhaseLimit at = Prefill(s, m, setup, n, head, kv);
       return at.read_s() - at.compute_s;
@@ -273,7 +319,8 @@ std::optional<TurningPoints> PrefillTurningPoints(const LlmShape& s, const Machi
   } else {
     const double batch = setup.batch;
     const double peak = RequirePeak(m, setup);
-    const double pair_s = 2 * batch * AttentionMacs(s) / peak;  // arithmetic of one query-context pair
+    const double pair_s = 2 * batch * SumOf(s, [](const LayerKind& k) { return k.pair_macs; }) /
+                          peak;  // arithmetic of one query-context pair
     const double kv_s = batch * KvBytesPerToken(s, setup) / m.read_bytes_per_s;  // reading one token's KV
     const bool rough = head == HeadRows::kRough;
     const double token_s = 2 * batch * (ActiveLayers(s) + (rough ? Head(s) : 0)) / peak;
@@ -296,7 +343,9 @@ PhaseLimit DecodeLimit(const LlmShape& s, const Machine& m, const LlmSetup& setu
 
 DecodeForm DecodeWB(const LlmShape& s, const Machine& m, const LlmSetup& setup) {
   const PhaseLimit one = DecodeLimit(s, m, setup, 1);
-  return {1e-3 / one.kv_s, 1e3 * one.read_s()};
+  // Without states, what one token takes.
+  const double token_s = s.kinds.empty() ? one.kv_s : DecodeLimit(s, m, setup, 2).kv_s - one.kv_s;
+  return {1e-3 / token_s, 1e3 * one.read_s()};
 }
 
 std::optional<double> DecodeTurningBatch(const LlmShape& s, const Machine& m, const LlmSetup& setup,

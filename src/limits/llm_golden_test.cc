@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "celer/limits.h"
+#include "limits/model_presets.h"
 
 namespace celer {
 namespace {
@@ -26,7 +27,7 @@ namespace {
 constexpr double kB = 1073741824.0, kM = 1048576.0;
 
 LlmShape Model(const std::string& name) {
-  const auto shape = FindModelPreset("qwen1.5-" + name);
+  const auto shape = FindPlainPreset("qwen1.5-" + name);
   EXPECT_TRUE(shape) << name;
   return *shape;
 }

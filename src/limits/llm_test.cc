@@ -4,12 +4,13 @@
 #include <cmath>
 
 #include "celer/limits.h"
+#include "limits/model_presets.h"
 
 namespace celer {
 namespace {
 
 LlmShape Preset(const char* name) {
-  return *FindModelPreset(name);
+  return *FindPlainPreset(name);
 }
 
 Machine H200() {

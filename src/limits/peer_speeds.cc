@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/result.h"
+#include "limits/model_presets.h"
 
 namespace celer {
 namespace {
@@ -22,7 +23,7 @@ Result<PeerRow> ParseRow(const Json& json, const std::map<std::string, std::stri
               .tokens_per_s = json.at("tokens_per_s")};
   if (!row.prefill && json.at("phase") != "decode")
     return Error::Invalid("phase ", json.at("phase").dump(), " is neither decode nor prefill");
-  CELER_RETURN_IF_ERROR(FindModelPreset(row.model));
+  if (!FindPlainPreset(row.model)) return Error::Invalid("a row of ", row.model, ", which is no model here");
   if (row.prompt < 1 || row.batch < 1 || row.tokens_per_s.empty())
     return Error::Invalid("a row of ", row.model, " without a prompt, a batch or a speed");
   for (const auto& [engine, speed] : row.tokens_per_s)
@@ -97,7 +98,7 @@ std::vector<PeerRow> PeerSpeeds::Find(std::string_view device, const LlmShape& s
   if (!device.starts_with("cuda") || !device.ends_with(" (" + gpu + ")")) return found;
   const std::string_view weights = PeerWeights(bytes_by_format);
   for (const PeerRow& row : rows)
-    if (row.weights == weights && SameShape(*FindModelPreset(row.model), shape)) found.push_back(row);
+    if (row.weights == weights && SameShape(*FindPlainPreset(row.model), shape)) found.push_back(row);
   return found;
 }
 

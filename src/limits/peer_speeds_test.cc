@@ -6,6 +6,9 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/source_dir.h"
+#include "limits/model_presets.h"
+
 namespace celer {
 namespace {
 
@@ -19,7 +22,7 @@ std::string OneRow(const std::string& row) {
 }
 
 TEST(PeerSpeeds, TheFileIsCompiledInAndRight) {
-  std::ifstream file(std::string(CELER_SOURCE_DIR) + "/src/limits/peer_speeds.json");
+  std::ifstream file(std::string(kSourceDir) + "/src/limits/peer_speeds.json");
   const std::string text((std::istreambuf_iterator<char>(file)), {});
   ASSERT_FALSE(text.empty());
   EXPECT_EQ(PeerFiles().front().body, text);
@@ -31,7 +34,7 @@ TEST(PeerSpeeds, TheFileIsCompiledInAndRight) {
 
 TEST(PeerSpeeds, RowsOfAModelOnItsGpu) {
   const PeerSpeeds& speeds = PeerSpeeds::BuiltIn();
-  const LlmShape shape = *FindModelPreset("llama-3.1-8b");
+  const LlmShape shape = *FindPlainPreset("llama-3.1-8b");
   const auto rows = speeds.Find(kH200, shape, {{"bf16", 1000}, {"f32", 10}});
   const PeerRow* row = FindWork(rows, /*prefill=*/false, 512, 64);
   ASSERT_NE(row, nullptr);
@@ -44,7 +47,7 @@ TEST(PeerSpeeds, RowsOfAModelOnItsGpu) {
   EXPECT_EQ(FindWork(rows, /*prefill=*/false, 511, 64), nullptr);
   EXPECT_NE(FindWork(rows, /*prefill=*/true, 2048, 1), nullptr);
   // The same shape by another name.
-  EXPECT_EQ(speeds.Find(kH200, *FindModelPreset("llama-3-8b"), {{"bf16", 1}}).size(), rows.size());
+  EXPECT_EQ(speeds.Find(kH200, *FindPlainPreset("llama-3-8b"), {{"bf16", 1}}).size(), rows.size());
   // 8-bit weights stand beside fp8.
   const auto eight = speeds.Find(kH200, shape, {{"int8", 1000}, {"bf16", 10}});
   ASSERT_FALSE(eight.empty());
@@ -53,10 +56,10 @@ TEST(PeerSpeeds, RowsOfAModelOnItsGpu) {
 
 TEST(PeerSpeeds, NothingForOtherGpusShapesAndWeights) {
   const PeerSpeeds& speeds = PeerSpeeds::BuiltIn();
-  const LlmShape shape = *FindModelPreset("llama-3.1-8b");
+  const LlmShape shape = *FindPlainPreset("llama-3.1-8b");
   for (const char* device : {"cpu", "cuda:0 (NVIDIA H100)", "cuda:0 (NVIDIA H200 NVL)", "NVIDIA H200", ""})
     EXPECT_THAT(speeds.Find(device, shape, {{"bf16", 1}}), IsEmpty()) << device;
-  EXPECT_THAT(speeds.Find(kH200, *FindModelPreset("llama-2-7b"), {{"bf16", 1}}), IsEmpty());
+  EXPECT_THAT(speeds.Find(kH200, *FindPlainPreset("llama-2-7b"), {{"bf16", 1}}), IsEmpty());
   EXPECT_THAT(speeds.Find(kH200, shape, {{"int4-g128", 1}}), IsEmpty());
   EXPECT_THAT(speeds.Find(kH200, shape, {}), IsEmpty());
 }

@@ -1,5 +1,7 @@
 #include "limits/work.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace celer {
@@ -79,8 +81,73 @@ Work CopyWork(double bytes) {
   return {bytes, bytes, 0};
 }
 
+namespace {
+
+// Query-token pairs of a prompt's end, and the tokens that any of its queries sees.
+struct Attended {
+  double pairs = 0, seen = 0;
+};
+Attended CountAttended(const Pass& pass, int64_t window) {
+  const double n = double(pass.tokens), first = double(pass.context - pass.tokens);
+  if (window == 0 || pass.context <= window) return {n * (first + 0.5 * (n + 1)), double(pass.context)};
+  const double w = double(window), open = std::clamp(w - first, 0.0, n);  // queries that see all before them
+  return {open * (first + 0.5 * (open + 1)) + (n - open) * w, std::min(double(pass.context), w + n - 1)};
+}
+
+// Of layers of one kind; activations lie in memory between operators, as in PassOperators().
+std::vector<NamedWork> KindOperators(const LlmShape& s, const LayerKind& k, const LlmSetup& setup,
+                                     const Pass& pass) {
+  const double batch = double(setup.batch), rows = batch * double(pass.tokens), hidden = double(s.hidden);
+  const double touched = ExpectedExperts(s, rows), chosen = double(s.experts_per_token);
+  const auto matmul = [&](double read, double used, double in, double out) {
+    return Work{Bytes(read, setup.weight_bits) + Bytes(rows * in, pass.act_bits),
+                Bytes(rows * out, pass.act_bits), 2 * rows * used};
+  };
+  Work qkv = matmul(k.qkv, k.qkv, hidden, k.query);
+  qkv.write_bytes += Bytes(rows * k.kv, setup.kv_bits);
+  const Attended attended = CountAttended(pass, k.window);
+  const bool prompt = k.prompt_pair_macs > 0 && pass.tokens > 1;
+  Work attention;
+  attention.read_bytes =
+      batch * (Bytes(attended.seen * (k.kv + k.borrowed_kv), setup.kv_bits) + Bytes(k.state, 32)) +
+      Bytes(rows * k.query, pass.act_bits);
+  attention.write_bytes = Bytes(rows * k.query, pass.act_bits) + batch * Bytes(k.state, 32);
+  attention.flops =
+      2 * batch * attended.pairs * (prompt ? k.prompt_pair_macs : k.pair_macs) + 2 * rows * k.state_macs;
+  // Of two matrices, one reads `columns` that the other has written.
+  const double columns = (k.down + chosen * k.expert_down) / hidden;
+  return {
+      {"qkv", qkv},
+      {"attention", attention},
+      {"o", matmul(k.o, k.o, k.query, hidden)},
+      {"gate/up", matmul(k.up + touched * k.expert_up, k.up + chosen * k.expert_up, hidden, columns)},
+      {"down", matmul(k.down + touched * k.expert_down, k.down + chosen * k.expert_down, columns, hidden)}};
+}
+
+// Of a model whose layers differ.
+std::vector<NamedWork> SumOfKinds(const LlmShape& s, const LlmSetup& setup, const Pass& pass) {
+  std::vector<NamedWork> sum;
+  for (const LayerKind& kind : s.kinds) {
+    const std::vector<NamedWork> one = KindOperators(s, kind, setup, pass);
+    if (sum.empty())
+      for (const NamedWork& op : one) sum.push_back({op.name, {}});
+    for (size_t i = 0; i < one.size(); ++i) sum[i].work = sum[i].work + double(kind.count) * one[i].work;
+  }
+  const Work head = MatmulWork({.m = setup.batch * pass.logits,
+                                .n = s.vocab,
+                                .k = s.hidden,
+                                .a_bits = pass.act_bits,
+                                .w_bits = setup.weight_bits,
+                                .out_bits = pass.act_bits});
+  sum.push_back({"head", head});
+  return sum;
+}
+
+}  // namespace
+
 std::vector<NamedWork> PassOperators(const LlmShape& s, const LlmSetup& setup, const Pass& pass) {
   CELER_CHECK(pass.tokens > 0 && pass.logits > 0 && setup.batch > 0);
+  if (!s.kinds.empty()) return SumOfKinds(s, setup, pass);
   const int64_t rows = setup.batch * pass.tokens;
   const int64_t q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
   const double layers = double(s.layers);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "limits/model_presets.h"
+
 namespace celer {
 namespace {
 
@@ -49,7 +51,7 @@ TEST(Work, PassOperatorsAgreeWithTheWholeModel) {
   for (const char* name :
        {"llama-3.1-8b", "qwen2.5-0.5b", "qwen3-32b", "mixtral-8x7b", "qwen1.5-moe-a2.7b"}) {
     for (const int64_t batch : {1, 5}) {
-      const LlmShape shape = *FindModelPreset(name);
+      const LlmShape shape = *FindPlainPreset(name);
       LlmSetup setup;
       setup.weight_bits = 4.5;
       setup.kv_bits = 8;

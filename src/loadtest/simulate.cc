@@ -14,8 +14,10 @@
 #include "hub/model_path.h"
 #include "limits/quantity.h"
 #include "loadtest/replay.h"
+#include "models/config/presets.h"
 #include "models/kv_budget.h"
 #include "models/load/model.h"
+#include "models/recurrent_state.h"
 
 namespace celer::cli {
 namespace {
@@ -47,14 +49,14 @@ SliceShape ShapeOf(const Slice& slice) {
   return {.position = slice.position, .tokens = slice.count(), .rows = slice.row_count()};
 }
 
-SimulatedEngine Make(SimulatedRunner::Options options, const StepCost& cost, const Machine& machine,
+SimulatedEngine Make(SimulatedRunner::Options options, StepSeconds seconds, const Machine& machine,
                      const Efficiency& efficiency, const EngineOptions& engine_options) {
   options.verify = false;
-  options.step_seconds = [time = StepTime(cost, machine, efficiency),
+  options.step_seconds = [seconds = std::move(seconds),
                           shapes = std::vector<SliceShape>()](std::span<const Slice> slices) mutable {
     shapes.clear();
     for (const Slice& slice : slices) shapes.push_back(ShapeOf(slice));
-    return time.Seconds(shapes);
+    return seconds(shapes);
   };
   const double block = static_cast<double>(options.info.kv_bytes_per_token * kKvBlockTokens);
   const double copy = machine.copy_bytes_per_s > 0 ? machine.copy_bytes_per_s : machine.read_bytes_per_s;
@@ -64,6 +66,12 @@ SimulatedEngine Make(SimulatedRunner::Options options, const StepCost& cost, con
   SimulatedEngine made{.engine = nullptr, .runner = runner.get()};
   made.engine = EngineInternals::Make(std::move(runner), engine_options);
   return made;
+}
+
+StepSeconds SecondsOf(const StepCost& cost, const Machine& machine, const Efficiency& efficiency) {
+  return [time = StepTime(cost, machine, efficiency)](std::span<const SliceShape> slices) {
+    return time.Seconds(slices);
+  };
 }
 
 SimulatedRunner::Options RunnerOptions(const DecoderConfig& config, StepCost::Count count) {
@@ -160,35 +168,45 @@ Result<MeasuredStep> MeasureDecode(Engine& engine, int64_t batch, int64_t depth,
 
 }  // namespace
 
-Result<CostedModel> LoadCostedModel(const std::string& model, const EngineOptions& options) {
-  DecoderConfig config;
-  auto matrices = std::make_shared<StepMatrices>();
-  if (const auto preset = FindModelPreset(model)) {
-    config = FromLlmShape(*preset);
-    *matrices = MatricesOf(*preset, options.weights);
-  } else {
-    const auto path = ResolveModelPath(model);
-    if (!path) return path.error().WithContext(model + " is no name of celer limits --list, and as a file");
-    ThreadPool pool;
-    CELER_ASSIGN(const Model loaded,
-                 Model::Load(*path, {.weights = options.weights, .pack = false, .pack_cache = {}}, pool));
-    config = loaded.config();
-    *matrices = MatricesOf(loaded.weights());
+Result<ModelSizes> LoadModelSizes(const std::string& model, const WeightOptions& weights) {
+  if (const auto preset = FindConfigPreset(model))
+    return ModelSizes{.config = *preset, .matrices = MatricesOf(*preset, weights)};
+  const auto path = ResolveModelPath(model);
+  if (!path) return path.error().WithContext(model + " is no name of celer limits --list, and as a file");
+  if (path->extension() == ".json") {  // a configuration without weights
+    CELER_ASSIGN(const DecoderConfig config, LoadDecoderConfig(*path));
+    return ModelSizes{.config = config, .matrices = MatricesOf(config, weights)};
   }
-  const LlmShape shape = ToLlmShape(config, model);
+  ThreadPool pool;
+  CELER_ASSIGN(const Model loaded,
+               Model::Load(*path, {.weights = weights, .pack = false, .pack_cache = {}}, pool));
+  return ModelSizes{.config = loaded.config(), .matrices = MatricesOf(loaded.weights())};
+}
+
+CostedModel CostModel(const ModelSizes& sizes, KvType kv_type) {
+  const DecoderConfig& config = sizes.config;
+  const LlmShape shape = ToLlmShape(config, "model");
   const auto kv = static_cast<int64_t>(std::llround(
-      KvBytesPerToken(shape, LlmSetup{.kv_bits = KvBits(options.kv, shape.head_dim), .compute = {}})));
-  const int64_t embedding = config.tied_embeddings ? 0 : config.vocab * matrices->embedding_row_bytes;
-  return CostedModel{
-      .config = config,
-      .cost = StepCost(
-          config, [config, matrices, kv](const StepShape& s) { return CountStep(config, *matrices, kv, s); }),
-      .resident_bytes = BytesOf(*matrices) + embedding,
-      .kv_bytes_per_token = kv};
+      KvBytesPerToken(shape, LlmSetup{.kv_bits = KvBits(kv_type, shape.head_dim), .compute = {}})));
+  const auto shared = std::make_shared<const ModelSizes>(sizes);
+  const int64_t embedding = config.tied_embeddings ? 0 : config.vocab * sizes.matrices.embedding_row_bytes;
+  return CostedModel{.config = config,
+                     .cost = StepCost(config,
+                                      [shared, kv](const StepShape& s) {
+                                        return CountStep(shared->config, shared->matrices, kv, s);
+                                      }),
+                     .resident_bytes = BytesOf(sizes.matrices) + embedding,
+                     .kv_bytes_per_token = kv};
+}
+
+Result<CostedModel> LoadCostedModel(const std::string& model, const EngineOptions& options) {
+  CELER_ASSIGN(const ModelSizes sizes, LoadModelSizes(model, options.weights));
+  return CostModel(sizes, options.kv);
 }
 
 Result<SimulatedEngine> MakeSimulatedEngine(const CostedModel& model, const Machine& machine,
-                                            const Efficiency& efficiency, const EngineOptions& options) {
+                                            const Efficiency& efficiency, const EngineOptions& options,
+                                            StepSeconds seconds) {
   SimulatedRunner::Options runner =
       RunnerOptions(model.config, [cost = model.cost](const StepShape& s) { return cost.OfShape(s); });
   const int64_t block = model.kv_bytes_per_token * kKvBlockTokens;
@@ -197,13 +215,14 @@ Result<SimulatedEngine> MakeSimulatedEngine(const CostedModel& model, const Mach
     return Error::OutOfMemory("the weights take ", FormatBytes(static_cast<double>(model.resident_bytes)),
                               " and ", machine.name, " has ", FormatBytes(machine.memory_bytes),
                               "; try --weights int8 or int4, or another machine");
-  const auto blocks = BlocksWithin({.bytes = options.kv_memory.bytes,
-                                    .share = options.kv_memory.share,
-                                    .context = options.context,
-                                    .sequences = options.sequences},
-                                   room, kKvShare, block);
-  if (!blocks) return blocks.error().WithContext(machine.name);
-  runner.info.kv_blocks = *blocks;
+  const auto plan = PlanWithin({.bytes = options.kv_memory.bytes,
+                                .share = options.kv_memory.share,
+                                .context = options.context,
+                                .sequences = options.sequences},
+                               room, kKvShare, block, StateBytes(model.config.recurrent));
+  if (!plan) return plan.error().WithContext(machine.name);
+  runner.info.kv_blocks = plan->blocks;
+  runner.info.state_slots = plan->states;
   runner.info.kv_host_blocks =
       std::min<int64_t>(options.kv_host_memory / block, std::numeric_limits<int32_t>::max());
   runner.info.context = options.context;
@@ -212,7 +231,8 @@ Result<SimulatedEngine> MakeSimulatedEngine(const CostedModel& model, const Mach
   double weights = model.cost.Logits(1).bytes;
   for (const OperatorWork& work : model.cost.Dense(1)) weights += work.bytes;
   runner.info.weight_bytes = static_cast<int64_t>(weights);
-  return Make(std::move(runner), model.cost, machine, efficiency, options);
+  if (!seconds) seconds = SecondsOf(model.cost, machine, efficiency);
+  return Make(std::move(runner), std::move(seconds), machine, efficiency, options);
 }
 
 SimulatedEngine SimulateEngine(const Engine& engine, const DecoderConfig& config, const Machine& machine,
@@ -228,7 +248,8 @@ SimulatedEngine SimulateEngine(const Engine& engine, const DecoderConfig& config
   runner.info.bytes_by_format = info.bytes_by_format;
   runner.info.threads = info.threads;
   runner.info.device = "simulated " + info.device;
-  return Make(std::move(runner), StepCost(config, count), machine, efficiency, options);
+  return Make(std::move(runner), SecondsOf(StepCost(config, count), machine, efficiency), machine, efficiency,
+              options);
 }
 
 Status WarmUp(Engine& engine) {

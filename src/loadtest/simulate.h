@@ -1,7 +1,9 @@
 // An engine on a machine that is only modelled, and how well the model fits a machine that is here.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,14 +24,25 @@ struct CostedModel {
 // MODEL is a name of celer limits --list, or what ResolveModelPath finds; of a file only the sizes are read.
 Result<CostedModel> LoadCostedModel(const std::string& model, const EngineOptions& options);
 
+// The same in two parts, for those who want several types of KV, or to say what arithmetic a device computes in.
+struct ModelSizes {
+  DecoderConfig config;
+  StepMatrices matrices;
+};
+Result<ModelSizes> LoadModelSizes(const std::string& model, const WeightOptions& weights);
+CostedModel CostModel(const ModelSizes& sizes, KvType kv);
+
 // What an engine on this machine would have: the KV takes what `options` says, else 90 % of the memory that
 // the weights leave.
 struct SimulatedEngine {
   std::unique_ptr<Engine> engine;
   SimulatedRunner* runner = nullptr;  // the engine's
 };
+// `seconds` says what a step takes; without it, StepTime does.
+using StepSeconds = std::function<double(std::span<const SliceShape>)>;
 Result<SimulatedEngine> MakeSimulatedEngine(const CostedModel& model, const Machine& machine,
-                                            const Efficiency& efficiency, const EngineOptions& options);
+                                            const Efficiency& efficiency, const EngineOptions& options,
+                                            StepSeconds seconds = nullptr);
 // With the KV, the context and the steps' costs of an engine that is there.
 SimulatedEngine SimulateEngine(const Engine& engine, const DecoderConfig& config, const Machine& machine,
                                const Efficiency& efficiency, const EngineOptions& options);

@@ -43,6 +43,26 @@ class Counter {
   std::array<std::optional<OperatorWork>, kOpCount> work_;
 };
 
+// Keys and values of a token that a layer reads: its own, or another layer's.
+int64_t KvNumbers(const DecoderConfig& c, int64_t layer) {
+  if (!c.HasAttention(layer)) return 0;
+  return c.IsLatent() ? c.latent.kv_rank + c.latent.rope_dim : 2 * c.KvHeads(layer) * c.HeadDim(layer);
+}
+
+// In all layers that have their own.
+int64_t KeptKvNumbers(const DecoderConfig& c) {
+  int64_t sum = 0;
+  for (int64_t i = 0; i < c.layers; ++i)
+    if (c.KvFrom(i) == i) sum += KvNumbers(c, i);
+  return std::max<int64_t>(1, sum);
+}
+
+// Multiply-adds of one query and one key, and of its value.
+double PairMacs(const DecoderConfig& c, int64_t layer) {
+  const LatentConfig& l = c.latent;
+  return static_cast<double>(c.heads * (c.IsLatent() ? 2 * l.kv_rank + l.rope_dim : 2 * c.HeadDim(layer)));
+}
+
 // Query-key pairs of one sequence, and the keys that any of its queries sees; window 0: all before.
 struct Attended {
   double pairs = 0, keys = 0;
@@ -65,15 +85,16 @@ void CountAttention(const DecoderConfig& c, const StepMatrices::Layer& w, const 
   const Attended attended = CountAttended(shape, c.Window(layer));
   OperatorWork& attention = count->At(Op::kAttention);
   attention.bytes += sequences * attended.keys * key_bytes;
-  attention.flops[narrow_kv ? "auto" : "f32"] +=
-      sequences * attended.pairs * 4 * static_cast<double>(c.heads) * static_cast<double>(c.head_dim);
+  attention.flops[narrow_kv ? "auto" : "f32"] += sequences * attended.pairs * 2 * PairMacs(c, layer);
 }
 
-// A step reads and writes the state of each sequence once, and takes three passes over its matrices for each token.
+// A step reads and writes the state of each sequence once, and takes three passes over its matrices for each token, of
+// Mamba-2 two.
 void CountState(const RecurrentConfig& r, double sequences, double tokens, OperatorWork* work) {
   work->bytes += sequences * 2 * sizeof(float) * static_cast<double>(StateFloats(r));
   const double matrices = static_cast<double>(r.value_heads * r.key_dim) * static_cast<double>(r.value_dim);
-  work->flops["f32"] += tokens * (6 * matrices + 2 * static_cast<double>(r.conv_kernel * ConvChannels(r)));
+  work->flops["f32"] += tokens * ((r.kind == RecurrentKind::kMamba2 ? 4 : 6) * matrices +
+                                  2 * static_cast<double>(r.conv_kernel * ConvChannels(r)));
 }
 
 }  // namespace
@@ -97,15 +118,20 @@ StepMatrices MatricesOf(const DecoderWeights& weights) {
   all.embedding_row_bytes = static_cast<int64_t>(weights.embedding.row_bytes);
   all.head = size(weights.head);
   for (const LayerWeights& w : weights.layers) {
-    StepMatrices::Layer layer{.qkv = {size(w.q), size(w.k), size(w.v)},
-                              .output = size(w.recurrent.out ? w.recurrent.out : w.o),
-                              .dense = expert(w.dense),
-                              .experts = {},
-                              .shared = expert(w.shared),
-                              .router = size(w.router),
-                              .shared_gate = size(w.shared_gate)};
+    StepMatrices::Layer layer{
+        .qkv = {size(w.q), size(w.k), size(w.v)},
+        .output = size(w.recurrent.out ? w.recurrent.out : w.o),
+        .dense = expert(w.dense),
+        .experts = {},
+        .shared = expert(w.shared),
+        .router = size(w.router),
+        .shared_gate = size(w.shared_gate),
+        .beside = {size(w.per_layer_gate), size(w.per_layer_out), size(w.laurel_left), size(w.laurel_right),
+                   size(w.altup.router), size(w.altup.predict), size(w.altup.correct)}};
     if (const RecurrentWeights& r = w.recurrent; r.out)
-      layer.qkv = {size(r.q), size(r.k), size(r.v), size(r.z), size(r.a), size(r.b)};
+      layer.qkv = {size(r.q), size(r.k), size(r.v), size(r.z), size(r.a), size(r.b), size(r.mixed)};
+    if (const LatentWeights& l = w.latent; l.kv_a)
+      layer.qkv = {size(l.q_a), size(l.q_b), size(l.kv_a), size(l.k_b), size(l.v_b)};
     for (const ExpertWeights& e : w.experts) layer.experts.push_back(expert(e));
     all.layers.push_back(std::move(layer));
   }
@@ -120,18 +146,19 @@ std::vector<OperatorWork> CountStep(const DecoderConfig& c, const StepMatrices& 
   const double tokens = sequences * static_cast<double>(shape.tokens);
   count.At(Op::kEmbed).bytes = tokens * static_cast<double>(matrices.embedding_row_bytes);
 
-  const int64_t attention_layers = std::max<int64_t>(1, c.layers - RecurrentLayers(c.recurrent));
-  const double key_bytes = static_cast<double>(kv_bytes_per_token) / static_cast<double>(attention_layers);
-  const bool narrow_kv = kv_bytes_per_token < int64_t{4} * 2 * attention_layers * c.kv_heads * c.head_dim;
+  const int64_t kept = KeptKvNumbers(c);
+  const double number_bytes = static_cast<double>(kv_bytes_per_token) / static_cast<double>(kept);
+  const bool narrow_kv = kv_bytes_per_token < int64_t{4} * kept;
   const LlmShape llm = ToLlmShape(c, "");
   for (int64_t i = 0; i < c.layers; ++i) {
     const StepMatrices::Layer& w = matrices.layers[i];
-    if (c.IsRecurrent(i)) {
+    if (c.HasMixer(i) && c.IsRecurrent(i)) {
       for (const MatrixSize& m : w.qkv) count.Matrix(Op::kRecurrent, m, tokens);
       CountState(c.recurrent, sequences, tokens, &count.At(Op::kRecurrent));
-    } else {
-      CountAttention(c, w, shape, i, key_bytes, narrow_kv, &count);
+    } else if (c.HasMixer(i)) {
+      CountAttention(c, w, shape, i, number_bytes * static_cast<double>(KvNumbers(c, i)), narrow_kv, &count);
     }
+    for (const MatrixSize& m : w.beside) count.Matrix(Op::kGateUp, m, tokens);
     count.Matrix(Op::kOutput, w.output, tokens);
     if (c.IsSparse(i)) {
       count.Matrix(Op::kMoe, w.router, tokens);
@@ -141,7 +168,8 @@ std::vector<OperatorWork> CountStep(const DecoderConfig& c, const StepMatrices& 
         count.Expert(e, tokens * per_token / experts, ExpectedExperts(llm, tokens) / experts);
       count.Expert(w.shared, tokens, 1);
       count.Matrix(Op::kMoe, w.shared_gate, tokens);
-    } else {
+    }
+    if (!c.IsSparse(i) || c.moe.beside_dense) {
       count.Matrix(Op::kGateUp, w.dense.gate, tokens);
       count.Matrix(Op::kGateUp, w.dense.up, tokens);
       count.Matrix(Op::kDown, w.dense.down, tokens);

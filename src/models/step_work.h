@@ -23,12 +23,13 @@ struct StepMatrices {
     MatrixSize gate, up, down;
   };
   struct Layer {
-    std::vector<MatrixSize> qkv;
+    std::vector<MatrixSize> qkv;  // all that comes before attention or a recurrent state
     MatrixSize output;
     Expert dense;  // of a layer without experts
     std::vector<Expert> experts;
     Expert shared;
     MatrixSize router, shared_gate;
+    std::vector<MatrixSize> beside;  // of other branches: embeddings for each layer, Laurel, AltUp
   };
   int64_t embedding_row_bytes = 0;
   std::vector<Layer> layers;

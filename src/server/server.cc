@@ -3,12 +3,13 @@
 #include <sys/resource.h>
 
 #include "base/device.h"
+#include "engine/loop/engine_internals.h"
 #include "limits/measured_machine.h"
 
 namespace celer::server {
 namespace {
 
-Result<LoadedModel> LoadModel(const ServerOptions& options) {
+Result<LoadedModel> LoadModel(const ServerOptions& options, const KvPublisher* publisher) {
   CELER_ASSIGN(TextModel text, TextModel::Load(options.model));
   LoadedModel loaded;
   const Engine::Info& info = text.engine->info();
@@ -24,6 +25,12 @@ Result<LoadedModel> LoadModel(const ServerOptions& options) {
           LoadOrMeasureThisMachine(/*allow_measure=*/false, device ? *device : Device::Cpu(), info.threads))
     loaded.machine = std::move(*machine);
   if (loaded.machine) text.engine->SetMachine(*loaded.machine);
+  model->adapters = text.engine->adapters();
+  for (const Adapters::Info& adapter : model->adapters->List())
+    if (model->Answers(adapter.name))
+      return Error::Invalid("`lora`: the model itself is called '", adapter.name,
+                            "'; give the adapter another name");
+  if (publisher) EngineInternals::LogKv(*text.engine, publisher->log());
   loaded.model = model;
   loaded.engine = std::make_unique<EngineThread>(std::move(text.engine));
   return loaded;
@@ -41,8 +48,16 @@ void RaiseDescriptorLimit() {
 
 Result<int> Serve(ServerOptions options) {
   RaiseDescriptorLimit();
+  std::unique_ptr<KvPublisher> publisher;
+  if (!options.kv_events.publish.empty()) {
+    if (!options.model.engine.prefix_cache)
+      return Error::Invalid("KV events tell what the prefix cache holds, which is off; turn it on");
+    CELER_ASSIGN(publisher, KvPublisher::Start(options.kv_events));
+    if (options.on_publishing) options.on_publishing(*publisher);
+  }
   EventLoop loop;
-  Service service(loop, options.service, [&options] { return LoadModel(options); });
+  Service service(loop, options.service, [&options, to = publisher.get()] { return LoadModel(options, to); });
+  service.UsePublisher(publisher.get());
   CELER_ASSIGN(const auto http, HttpServer::Listen(loop, options.http, service.Handlers()));
   service.UseServer(http.get());
   if (options.on_listening) options.on_listening(http->url());

@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "engine/text/text_model.h"
 #include "server/http/http_server.h"
+#include "server/kv_events/kv_publisher.h"
 #include "server/service/service.h"
 
 namespace celer::server {
@@ -19,7 +20,9 @@ struct ServerOptions {
   Pooling pooling = Pooling::kNone;  // of embeddings; kNone: as the model's folder has it, else the mean
   HttpOptions http;
   ServiceOptions service;
+  KvEventOptions kv_events;  // with no address: none
   std::function<void(const std::string& url)> on_listening;
+  std::function<void(const KvPublisher& publisher)> on_publishing;
   std::function<void(const Engine::Info& info)> on_ready;
 };
 

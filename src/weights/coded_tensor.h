@@ -23,10 +23,12 @@ class CodedTensor {
   int64_t count = 1;             // matrices of one shape in it: the experts of a layer
   int64_t rows = 0, cols = 0;    // of each
   std::string scheme = {};       // how the file holds it: "gptq int4-g128"
+  bool plain = false;            // it holds the numbers themselves, in other places
   WeightFormatSpec format = {};  // what its rows become
   std::string note = {};         // why that takes more bits than the file; empty if it does not
   std::string warning = {};      // what is odd about the file; empty if nothing is
   std::vector<const TensorRecord*> parts = {};  // in the file; the first has the values
+  int64_t stored_bytes = 0;                     // of the parts, where they hold other matrices too; else 0
 
   // Row `row` of count * rows; `scales` has format.ScaleBytes(cols). Thread-safe.
   virtual void Row(int64_t row, std::byte* values, void* scales) const = 0;

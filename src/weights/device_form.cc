@@ -22,8 +22,11 @@ DeviceMatrix DeviceForm(const WeightFormatSpec& format, int64_t rows, int64_t co
   if (format.stored()) {
     if (format.dtype == DType::kF32) return Shaped(Format::kF32, rows, cols, 0);
     if (format.dtype == DType::kBf16) return Shaped(Format::kBf16, rows, cols, 0);
-    const Codec* codec = FindBlockCodec(format.dtype);
-    const Format held = codec ? FormatOfBlocks(codec->bits, codec->has_min, codec->subs > 0) : Format::kF16;
+    if (format.dtype == DType::kMxfp4) return Shaped(Format::kMxfp4, rows, cols, 32);
+    const Codec* codec = FindCodec(format.dtype);
+    const Format held = codec && codec->bits > 0
+                            ? FormatOfBlocks(codec->bits, codec->has_min, codec->subs > 0)
+                            : Format::kF16;
     return Shaped(held, rows, cols, HasScales(held) ? codec->group : 0);
   }
   // Products take 32 columns at a time, and groups do not cross the 128 that share a scale of the
@@ -51,6 +54,8 @@ ValueRange RangeOf(Format format) {
       return kBf16Range;
     case Format::kFp8:
       return kFp8Range;
+    case Format::kMxfp4:
+      return kMxfp4Range;
     case Format::kF32:
     case Format::kInt8:
     case Format::kInt4F32:
@@ -75,6 +80,8 @@ std::string FormatName(const DeviceMatrix& m) {
       return "int4-g" + std::to_string(m.group);
     case Format::kInt4F32:
       return "int4-g" + std::to_string(m.group) + " with f32 scales";
+    case Format::kMxfp4:
+      return "mxfp4";
   }
   return "";
 }

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "device/cuda_allocator.h"
 #include "device/cuda_status.h"
+#include "formats/codec.h"
 #include "weights/device_weights.h"
 #include "weights/repack_cuda.h"
 #include "weights/value_check.h"
@@ -24,6 +25,45 @@ void CopyRows(const std::byte* from, int64_t stride, int64_t rows, int64_t row_b
   }
   for (int64_t r = 0; r < rows; ++r)
     std::memcpy(to + r * row_bytes, from + r * stride, static_cast<size_t>(row_bytes));
+}
+
+// Blocks whose numbers need tables are taken apart here: they are int8 in groups of 16 or 32, exactly. nullptr: others.
+const Codec* UnpackedHere(const WeightView& host) {
+  if (host.kind != WeightView::Kind::kStored || CanRepack(host.dtype)) return nullptr;
+  const Codec* codec = FindCodec(host.dtype);
+  return codec && codec->unpack32 ? codec : nullptr;
+}
+void UnpackRows(const Codec& codec, const WeightView& host, int64_t row, int64_t rows, std::byte* values,
+                float* scales) {
+  Scaled32 part;
+  for (int64_t r = row; r < row + rows; ++r)
+    for (int64_t b = 0; b < host.cols / 32; ++b, values += 32) {
+      codec.unpack32(host.Row(r), b, &part);
+      std::memcpy(values, part.value, 32);
+      *scales++ = part.scale[0];
+      if (codec.group == 16) *scales++ = part.scale[1];
+    }
+}
+
+// What the GPU takes rows for that were copied as they are.
+DType SentType(const WeightView& host) {
+  switch (host.kind) {
+    case WeightView::Kind::kInt8:
+      return DType::kI8;
+    case WeightView::Kind::kInt4:
+      return DType::kU4;
+    case WeightView::Kind::kFp8:
+      return DType::kFp8E4M3;
+    case WeightView::Kind::kStored:
+      break;
+  }
+  return host.dtype;
+}
+
+Status Send(const Buffer& from, Buffer& to, int64_t bytes, cudaStream_t stream, const char* what) {
+  return CudaStatus(
+      cudaMemcpyAsync(to.data(), from.data(), static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream),
+      what);
 }
 
 }  // namespace
@@ -100,8 +140,14 @@ Result<std::vector<DeviceMatrix>> DeviceWeights::Random(std::span<const DeviceMa
 
 Status DeviceWeights::Fill(const MatrixSource& source, const DeviceMatrix& target) {
   const WeightView& host = source.host;
-  const bool own = host.kind != WeightView::Kind::kStored, decode = !own && !CanRepack(host.dtype);
-  const int64_t row_bytes = decode ? host.cols * 4 : host.format().RowBytes(host.cols);
+  const Codec* const unpacked = UnpackedHere(host);
+  const bool own = host.kind != WeightView::Kind::kStored;
+  const bool decode = !own && !unpacked && !CanRepack(host.dtype);
+  const int64_t row_bytes = decode ? host.cols * 4 : unpacked ? host.cols : host.format().RowBytes(host.cols);
+  const int64_t scale_group = unpacked ? unpacked->group : own ? host.group : 0;
+  const int64_t row_scale_bytes = unpacked ? host.cols / scale_group * 4
+                                  : own    ? host.groups_per_row() * 4
+                                           : 0;
   int64_t step = std::max<int64_t>(1, kStagingBytes / row_bytes);
   if (source.order.head_dim > 0)
     step = std::max<int64_t>(1, step / source.order.head_dim) * source.order.head_dim;
@@ -130,6 +176,10 @@ Status DeviceWeights::Fill(const MatrixSource& source, const DeviceMatrix& targe
     const int64_t bytes = rows * row_bytes, room = std::max(bytes, kStagingBytes);
     CELER_RETURN_IF_ERROR(grow(s.pinned, PinnedAllocator(), room));
     CELER_RETURN_IF_ERROR(grow(s.device, *allocator, room));
+    if (row_scale_bytes > 0) {
+      CELER_RETURN_IF_ERROR(grow(s.scales_pinned, PinnedAllocator(), rows * row_scale_bytes));
+      CELER_RETURN_IF_ERROR(grow(s.scales_device, *allocator, rows * row_scale_bytes));
+    }
     if (decode) {
       for (int64_t r = 0; r < rows; ++r)
         DecodeWeightRow(host, row + r, reinterpret_cast<float*>(s.pinned.data()) + r * host.cols);
@@ -143,8 +193,12 @@ Status DeviceWeights::Fill(const MatrixSource& source, const DeviceMatrix& targe
       for (int64_t i = 0; i < parts; ++i) {
         const int64_t begin = rows * i / parts, end = rows * (i + 1) / parts;
         const auto copy = [&, begin, end] {
-          CopyRows(host.Row(row + begin), host.row_bytes, end - begin, row_bytes,
-                   s.pinned.data() + begin * row_bytes);
+          std::byte* const to = s.pinned.data() + begin * row_bytes;
+          if (unpacked)
+            UnpackRows(*unpacked, host, row + begin, end - begin, to,
+                       reinterpret_cast<float*>(s.scales_pinned.data() + begin * row_scale_bytes));
+          else
+            CopyRows(host.Row(row + begin), host.row_bytes, end - begin, row_bytes, to);
           if (!looks_good(row + begin, row + end)) good = false;
         };
         if (i + 1 < parts)
@@ -155,16 +209,9 @@ Status DeviceWeights::Fill(const MatrixSource& source, const DeviceMatrix& targe
       for (std::thread& helper : helpers) helper.join();
     }
     if (!good) CELER_RETURN_IF_ERROR(CheckRows(host, row, row + rows, range));
-    CELER_RETURN_IF_ERROR(
-        CudaStatus(cudaMemcpyAsync(s.device.data(), s.pinned.data(), static_cast<size_t>(bytes),
-                                   cudaMemcpyHostToDevice, stream_->get()),
-                   "copying weights to the GPU"));
+    CELER_RETURN_IF_ERROR(Send(s.pinned, s.device, bytes, stream_->get(), "copying weights to the GPU"));
     RepackArgs args;
-    args.dtype = decode                                 ? DType::kF32
-                 : host.kind == WeightView::Kind::kInt8 ? DType::kI8
-                 : host.kind == WeightView::Kind::kInt4 ? DType::kU4
-                 : host.kind == WeightView::Kind::kFp8  ? DType::kFp8E4M3
-                                                        : host.dtype;
+    args.dtype = decode ? DType::kF32 : unpacked ? DType::kI8 : SentType(host);
     args.source = s.device.data();
     args.source_row_bytes = row_bytes;
     args.first_row = static_cast<int>(row);
@@ -172,19 +219,15 @@ Status DeviceWeights::Fill(const MatrixSource& source, const DeviceMatrix& targe
     args.head_dim = source.order.head_dim;
     args.rope_dim = source.order.rope_dim;
     args.target = target;
-    if (own) {
-      const int64_t row_scale_bytes = host.groups_per_row() * 4, scale_bytes = rows * row_scale_bytes;
-      CELER_RETURN_IF_ERROR(grow(s.scales_pinned, PinnedAllocator(), scale_bytes));
-      CELER_RETURN_IF_ERROR(grow(s.scales_device, *allocator, scale_bytes));
+    if (own)
       CopyRows(static_cast<const std::byte*>(host.RowScales(row)),
                host.scale_row_bytes > 0 ? host.scale_row_bytes : row_scale_bytes, rows, row_scale_bytes,
                s.scales_pinned.data());
-      CELER_RETURN_IF_ERROR(CudaStatus(
-          cudaMemcpyAsync(s.scales_device.data(), s.scales_pinned.data(), static_cast<size_t>(scale_bytes),
-                          cudaMemcpyHostToDevice, stream_->get()),
-          "copying scales to the GPU"));
+    if (row_scale_bytes > 0) {
+      CELER_RETURN_IF_ERROR(Send(s.scales_pinned, s.scales_device, rows * row_scale_bytes, stream_->get(),
+                                 "copying scales to the GPU"));
       args.source_scales = s.scales_device.data();
-      args.source_group = static_cast<int>(host.group);
+      args.source_group = static_cast<int>(scale_group);
     }
     CELER_RETURN_IF_ERROR(CudaStatus(LaunchRepack(args, stream_->get()), "repacking weights on the GPU"));
     CELER_RETURN_IF_ERROR(s.done->Record(*stream_));

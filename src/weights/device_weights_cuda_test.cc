@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -14,6 +15,7 @@
 #include "formats/decode.h"
 #include "formats/int4.h"
 #include "formats/int8.h"
+#include "formats/test_rows.h"
 #include "kernels/llm/embed/embed_cuda.h"
 #include "kernels/llm/matmul/cuda/gemm/gemm_cuda.h"
 #include "kernels/llm/matmul/cuda/matvec/matvec_cuda.h"
@@ -43,11 +45,12 @@ struct HostMatrix {
 
 HostMatrix MakeHost(DType dtype, int64_t rows, int64_t cols, uint32_t seed) {
   HostMatrix m;
-  const auto values = RandomFloats(rows * cols, seed, 1.0f / std::sqrt(static_cast<float>(cols)));
   const int64_t row_bytes = *BytesFor(dtype, cols);
-  m.bytes.resize(static_cast<size_t>(rows * row_bytes));
-  for (int64_t r = 0; r < rows; ++r)
-    EncodeRow(dtype, values.data() + r * cols, cols, m.bytes.data() + r * row_bytes);
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto row = RandomWeightRow(dtype, cols, seed + 1000 * static_cast<uint32_t>(r),
+                                     1.0f / std::sqrt(static_cast<float>(cols)));
+    m.bytes.insert(m.bytes.end(), row.begin(), row.end());
+  }
   m.view = {.dtype = dtype, .rows = rows, .cols = cols, .data = m.bytes.data(), .row_bytes = row_bytes};
   return m;
 }
@@ -83,7 +86,9 @@ Result<Uploaded> Upload(const WeightView& view, const char* weights, HeadOrder o
 }
 
 TEST_F(DeviceWeightsTest, StoredFormatsAreTakenOverExactly) {
-  for (const DType dtype : WeightTypes()) {
+  std::vector<DType> dtypes = {DType::kF32, DType::kF16, DType::kBf16};
+  for (const DType dtype : AllBlockTypes()) dtypes.push_back(dtype);
+  for (const DType dtype : dtypes) {
     const Codec* codec = FindBlockCodec(dtype);
     if (codec && codec->has_min && codec->bits > 4) continue;  // rounded to f16
     for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{5, 256}, {19, 768}, {64, 512}}) {
@@ -97,6 +102,36 @@ TEST_F(DeviceWeightsTest, StoredFormatsAreTakenOverExactly) {
         ASSERT_NEAR(expected[i], got[i], BitsOf(uploaded->matrix.format) == 4 ? 1e-7 : 0) << i;
     }
   }
+}
+
+// All codes under all scales that are normal numbers; blocks of zeros may have others.
+TEST_F(DeviceWeightsTest, Mxfp4IsTakenOverExactly) {
+  constexpr int64_t kRows = 240, kCols = 96;
+  HostMatrix host;
+  for (int64_t block = 0; block < kRows * kCols / 32; ++block) {
+    const bool zeros = block % 3 == 2;
+    host.bytes.push_back(static_cast<std::byte>(zeros ? 255 : 1 + block / 3));
+    for (int64_t i = 0; i < 16; ++i)
+      host.bytes.push_back(
+          static_cast<std::byte>(zeros ? i % 2 * 0x88 : (block + i) % 16 | (i * 7 % 16) << 4));
+  }
+  host.view = {
+      .dtype = DType::kMxfp4, .rows = kRows, .cols = kCols, .data = host.bytes.data(), .row_bytes = 51};
+  auto uploaded = Upload(host.view, "stored");
+  ASSERT_TRUE(uploaded) << uploaded.error().message();
+  ASSERT_EQ(uploaded->matrix.format, Format::kMxfp4);
+  const auto expected = Decoded(host.view), got = ReadBack(uploaded->matrix);
+  OnDevice<uint16_t> unpacked(kRows * int64_t{uploaded->matrix.padded});
+  ASSERT_EQ(cudaSuccess, LaunchUnpack(uploaded->matrix, unpacked.get(), nullptr));
+  const auto pairs = unpacked.Read();
+  for (int64_t r = 0; r < kRows; ++r)
+    for (int64_t c = 0; c < kCols; ++c) {
+      const float value = expected[static_cast<size_t>(r * kCols + c)];
+      ASSERT_EQ(value, got[static_cast<size_t>(r * kCols + c)]) << r << ", " << c;
+      if (std::abs(value) < 0x1p-120f) continue;
+      const uint32_t bits = uint32_t{pairs[static_cast<size_t>(r * uploaded->matrix.padded + c)]} << 16;
+      ASSERT_EQ(value, std::bit_cast<float>(bits)) << r << ", " << c;
+    }
 }
 
 // One of celer's own formats, as a file that others quantized comes.
@@ -381,7 +416,8 @@ TEST_F(DeviceWeightsTest, ProductsAgreeWithDouble) {
       {"fp8", DType::kBf16, 70, 1000},         {"fp8", DType::kBf16, 7, 18},
       {"fp8-g32", DType::kBf16, 70, 2528},     {"fp8-g64", DType::kBf16, 23, 1600},
       {"fp8-g128", DType::kBf16, 48, 4096},    {"fp8", DType::kBf16, 2048, 11008},
-      {"fp8-g128", DType::kBf16, 2100, 11008},
+      {"fp8-g128", DType::kBf16, 2100, 11008}, {"stored", DType::kMxfp4, 40, 2880},
+      {"stored", DType::kMxfp4, 5, 32},        {"stored", DType::kMxfp4, 2100, 8192},
   };
   for (const ProductCase& c : cases) {
     const HostMatrix host = MakeHost(c.stored, c.rows, c.cols, 7);
@@ -459,17 +495,33 @@ TEST_F(DeviceWeightsTest, GateAndUpInOneProduct) {
   args.tokens = 2;
   args.out = out.get();
   args.out_stride = 44;
-  ASSERT_EQ(cudaSuccess, LaunchMatvec(args, nullptr));
-  const auto got = out.Read();
-  for (int t = 0; t < 2; ++t)
-    for (int r = 0; r < 44; ++r) {
-      double g = 0, u = 0;
-      for (int i = 0; i < 96; ++i) {
-        g += double{wa[static_cast<size_t>(r * 96 + i)]} * x[static_cast<size_t>(t * 96 + i)];
-        u += double{wb[static_cast<size_t>(r * 96 + i)]} * x[static_cast<size_t>(t * 96 + i)];
+  const auto bias_a = RandomFloats(44, 14), bias_b = RandomFloats(44, 15);
+  OnDevice<float> device_bias_a(bias_a), device_bias_b(bias_b);
+  for (const bool biased : {false, true})
+    for (const float limit : {0.0f, 0.5f})
+      for (const auto activation : {DeviceActivation::kSilu, DeviceActivation::kRelu2}) {
+        args.a_bias = biased ? device_bias_a.get() : nullptr,
+        args.b_bias = biased ? device_bias_b.get() : nullptr;
+        args.swiglu_limit = limit, args.activation = activation;
+        ASSERT_EQ(cudaSuccess, LaunchMatvec(args, nullptr));
+        const auto got = out.Read();
+        for (int t = 0; t < 2; ++t)
+          for (int r = 0; r < 44; ++r) {
+            double g = biased ? bias_a[static_cast<size_t>(r)] : 0,
+                   u = biased ? bias_b[static_cast<size_t>(r)] : 0;
+            for (int i = 0; i < 96; ++i) {
+              g += double{wa[static_cast<size_t>(r * 96 + i)]} * x[static_cast<size_t>(t * 96 + i)];
+              u += double{wb[static_cast<size_t>(r * 96 + i)]} * x[static_cast<size_t>(t * 96 + i)];
+            }
+            double expected = activation == DeviceActivation::kSilu ? g / (1 + std::exp(-g)) * u
+                                                                    : std::max(g, 0.0) * std::max(g, 0.0) * u;
+            if (limit > 0) {
+              g = std::min(g, double{limit});
+              expected = g / (1 + std::exp(-1.702 * g)) * (std::clamp(u, -double{limit}, double{limit}) + 1);
+            }
+            ASSERT_NEAR(expected, got[static_cast<size_t>(t * 44 + r)], 1e-4);
+          }
       }
-      ASSERT_NEAR(g / (1 + std::exp(-g)) * u, got[static_cast<size_t>(t * 44 + r)], 1e-4);
-    }
 }
 
 // Weights and activations are rounded to bf16, errors of which nearly cancel out in a sum.
@@ -501,6 +553,7 @@ TEST_F(DeviceWeightsTest, WideProductsAgreeWithDouble) {
       {"stored", DType::kQ2_K, 70, 768},       {"fp8", DType::kBf16, 70, 1000},
       {"fp8", DType::kBf16, 2048, 4096},       {"fp8-g32", DType::kBf16, 70, 960},
       {"fp8-g64", DType::kBf16, 23, 1600},     {"fp8-g128", DType::kBf16, 1048, 4096},
+      {"stored", DType::kMxfp4, 70, 2880},     {"stored", DType::kMxfp4, 1048, 4096},
   };
   OnDevice<float> partial(WgmmaPartialFloats());
   OnDevice<int32_t> tickets(std::vector<int32_t>(static_cast<size_t>(WgmmaTickets()), 0));

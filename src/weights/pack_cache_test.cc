@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "celer/log.h"
 #include "formats/decode.h"
 #include "io/file/test_folder.h"
 #include "kernels/llm/matmul/matmul.h"
@@ -167,6 +168,7 @@ TEST_F(PackCacheTest, WhatIsNotExactlyRightIsIgnoredAndWrittenAnew) {
 TEST_F(PackCacheTest, EveryByteIsChecked) {
   const Source source;
   const fs::path packed = folder_ / "packed";
+  SetLogSink(StderrLog());
   const Loaded first = Load(source, "stored", packed);
   const fs::path path = OnlyFile(packed);
   const std::string good = Content(path);

@@ -3,6 +3,7 @@
 #include <cuda_fp8.h>
 
 #include "formats/blocks.h"
+#include "formats/fp4/mxfp4.h"
 #include "kernels/shared/cuda/element.cuh"
 #include "weights/repack_cuda.h"
 
@@ -41,6 +42,14 @@ __device__ __forceinline__ bool DecodeElement(BlockList<Block...>, DType dtype, 
           ...);
 }
 
+__device__ __forceinline__ const BlockMxfp4& Mxfp4Block(const uint8_t* row, int col) {
+  return reinterpret_cast<const BlockMxfp4*>(row)[col / BlockMxfp4::kElements];
+}
+__device__ __forceinline__ float Mxfp4Element(const uint8_t* row, int col) {
+  const BlockMxfp4& block = Mxfp4Block(row, col);
+  return fp4::ValueOf(block.Code(col % BlockMxfp4::kElements)) * fp4::ScaleOf(block.e);
+}
+
 // celer's own formats: what stands beside the values.
 __device__ __forceinline__ int64_t SourceGroup(const RepackArgs& a, int row, int col) {
   return static_cast<int64_t>(row) * (a.target.cols / a.source_group) + col / a.source_group;
@@ -68,6 +77,8 @@ __device__ float SourceElement(const RepackArgs& a, int row, int col) {
       const float2 p = Int4Params(a, row, col);
       return p.x * static_cast<float>(data[col / 2] >> (col % 2 * 4) & 15) + p.y;
     }
+    case DType::kMxfp4:
+      return Mxfp4Element(data, col);
     default: {
       float out = 0;
       DecodeElement(GgufBlocks{}, a.dtype, data, col, &out);
@@ -215,6 +226,18 @@ __global__ void GroupKernel(const __grid_constant__ RepackArgs a) {
   const uint8_t* data = reinterpret_cast<const uint8_t*>(a.source) + from * a.source_row_bytes;
   const int64_t at = ScaleIndex(a.target, to, g);
   std::byte* scales = const_cast<std::byte*>(a.target.scales);
+  if (a.target.format == Format::kMxfp4) {  // of such blocks alone
+    const BlockMxfp4& block = Mxfp4Block(data, first);
+    int magnitudes = 0;
+    for (int i = 0; i < n; i += 2) {
+      const int even = block.Code(i), odd = block.Code(i + 1);
+      magnitudes |= (even | odd) & 7;
+      PutInt4(a, to, first + i, even, odd);
+    }
+    // A scale of zeros may be anything, even infinite.
+    scales[at] = static_cast<std::byte>(magnitudes != 0 ? block.e : 0);
+    return;
+  }
   if (BitsOf(a.target.format) == 8) {
     const bool fp8 = a.target.format == Format::kFp8;
     float scale;
@@ -333,6 +356,7 @@ __global__ void RandomKernel(const __grid_constant__ DeviceMatrix m, int64_t wor
       reinterpret_cast<__half2*>(to)[i] = __floats2half2_rn(size / 8, -size * 15 / 16);
     if (m.format == Format::kInt4F32)
       reinterpret_cast<float2*>(to)[i] = make_float2(size / 8, -size * 15 / 16);
+    if (m.format == Format::kMxfp4) to[i] = static_cast<std::byte>(__float_as_uint(size / 4) >> 23);
   }
 }
 
@@ -350,6 +374,7 @@ bool CanRepack(DType dtype) {
     case DType::kBf16:
     case DType::kI8:
     case DType::kU4:
+    case DType::kMxfp4:
       return true;
     default:
       return Contains(GgufBlocks{}, dtype);
@@ -357,6 +382,7 @@ bool CanRepack(DType dtype) {
 }
 
 cudaError_t LaunchRepack(const RepackArgs& a, cudaStream_t stream) {
+  if (a.target.format == Format::kMxfp4 && a.dtype != DType::kMxfp4) return cudaErrorInvalidValue;
   if (ScaleBytesOf(a.target.format) == 0)
     FloatKernel<<<dim3(static_cast<unsigned>((a.target.cols + 255) / 256), static_cast<unsigned>(a.rows)),
                   256, 0, stream>>>(a);

@@ -21,6 +21,9 @@ class TensorSource {
   virtual const std::string& path() const = 0;                   // for error sentences
   // The decoder of a tensor that is part of a quantized encoding; nullptr for plain ones.
   virtual const CodedTensor* Coded(std::string_view) const { return nullptr; }
+  // The part of a model that a tensor is, or the first of those in it, where it has the file's name instead; "" if it
+  // is none.
+  virtual std::string_view PartOf(std::string_view name) const { return name; }
 };
 
 // Over SafetensorsModel, GgufFile or Llama2cFile; owns the mapping.

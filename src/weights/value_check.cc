@@ -9,6 +9,7 @@
 
 #include "formats/codec.h"
 #include "formats/float16.h"
+#include "formats/fp4/mxfp4.h"
 #include "io/file/printable.h"
 
 namespace celer {
@@ -36,6 +37,14 @@ bool FloatsInRange(const void* data, int64_t n, float most) {
 // Of e4m3, whose only numbers that are none have all bits but the sign set.
 bool NoFp8Nan(const std::byte* data, int64_t n) {
   return WordsInRange<uint8_t>(data, n, 0x7e);
+}
+
+// 12 times a block's scale, the largest value, is in range.
+bool Mxfp4InRange(const std::byte* data, int64_t elements, float most) {
+  int largest = 0;
+  for (int64_t b = 0; b < elements / BlockMxfp4::kElements; ++b)
+    largest = std::max(largest, static_cast<int>(data[b * sizeof(BlockMxfp4)]));
+  return largest <= 127 + std::min(std::ilogb(most), 126) - 3;
 }
 
 bool BlocksInRange(const Codec& codec, const std::byte* data, int64_t elements, float most) {
@@ -77,9 +86,11 @@ bool SurelyInRange(const WeightView& w, int64_t begin, int64_t end, const ValueR
       return WordsInRange<uint16_t>(data, n, kLargestHalf);
     case DType::kBf16:
       return WordsInRange<uint16_t>(data, n, static_cast<uint16_t>(std::bit_cast<uint32_t>(most) >> 16));
+    case DType::kMxfp4:
+      return Mxfp4InRange(data, n, most);
     default:
-      const Codec* codec = FindBlockCodec(w.dtype);
-      return codec && BlocksInRange(*codec, data, n, most);
+      const Codec* codec = FindCodec(w.dtype);
+      return codec && codec->largest_scale && BlocksInRange(*codec, data, n, most);
   }
 }
 

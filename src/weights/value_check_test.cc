@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "formats/decode.h"
+#include "formats/test_rows.h"
 #include "weights/weight_store.h"
 
 namespace celer {
@@ -31,10 +33,14 @@ struct Matrix {
 };
 Matrix Make(DType dtype, int64_t rows, int64_t cols, float scale = 1) {
   Matrix m;
-  std::vector<float> values(rows * cols);
-  for (size_t i = 0; i < values.size(); ++i) values[i] = scale * (static_cast<float>(i * 7 % 101) / 50 - 1);
-  m.bytes.resize(*BytesFor(dtype, rows * cols));
-  EncodeRow(dtype, values.data(), rows * cols, m.bytes.data());
+  if (std::ranges::find(ReadOnlyBlockTypes(), dtype) != ReadOnlyBlockTypes().end()) {
+    m.bytes = RandomWeightRow(dtype, rows * cols, 1, scale);
+  } else {
+    std::vector<float> values(rows * cols);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = scale * (static_cast<float>(i * 7 % 101) / 50 - 1);
+    m.bytes.resize(*BytesFor(dtype, rows * cols));
+    EncodeRow(dtype, values.data(), rows * cols, m.bytes.data());
+  }
   m.view = {.dtype = dtype,
             .rows = rows,
             .cols = cols,
@@ -58,13 +64,23 @@ std::vector<size_t> Halves(DType dtype) {
       return {108};
     case DType::kQ6_K:
       return {208};
+    case DType::kTq1_0:
+      return {52};
+    case DType::kTq2_0:
+      return {64};
+    case DType::kMxfp4:  // their scales are no f16
+    case DType::kNvfp4:
+    case DType::kIq1M:
+      return {};
     default:
       return {0};
   }
 }
 
 TEST(ValueCheck, FindsWhatIsNotFiniteInEveryFormat) {
-  for (const DType dtype : WeightTypes()) {
+  std::vector<DType> dtypes(WeightTypes().begin(), WeightTypes().end());
+  dtypes.insert(dtypes.end(), ReadOnlyBlockTypes().begin(), ReadOnlyBlockTypes().end());
+  for (const DType dtype : dtypes) {
     SCOPED_TRACE(Name(dtype));
     const int64_t rows = 700, cols = 512;
     Matrix m = Make(dtype, rows, cols);
@@ -97,6 +113,21 @@ TEST(ValueCheck, FindsWhatIsNotFiniteInEveryFormat) {
   }
 }
 
+// An f16 in four parts, and powers of two.
+TEST(ValueCheck, FindsScalesThatAreNoNumbers) {
+  Matrix m = Make(DType::kIq1M, 3, 512);
+  ASSERT_TRUE(CheckValues(m.view, kAnyFinite, Pool()));
+  std::byte* const block = m.bytes.data() + 2 * m.view.row_bytes + 56;
+  for (int i = 0; i < 4; ++i)  // infinity: 0x7c00
+    block[49 + 2 * i] = (block[49 + 2 * i] & std::byte{15}) | std::byte(i == 3 ? 0x70 : i == 2 ? 0xc0 : 0);
+  EXPECT_THAT(CheckValues(m.view, kAnyFinite, Pool()).error().message(),
+              HasSubstr("inf at row 2, column 256"));
+
+  Matrix mx = Make(DType::kMxfp4, 3, 64);
+  mx.bytes[2 * mx.view.row_bytes + 17] = std::byte{255};
+  EXPECT_THAT(CheckValues(mx.view, kAnyFinite, Pool()).error().message(), HasSubstr("inf at row 2, column "));
+}
+
 TEST(ValueCheck, FindsWhatIsNotFiniteInFp8) {
   const int64_t rows = 37, cols = 256;
   std::vector<std::byte> codes(rows * cols);
@@ -127,9 +158,12 @@ TEST(ValueCheck, FindsWhatIsNotFiniteInFp8) {
 
 TEST(ValueCheck, LargeScalesAreLookedAtClosely) {
   // 60000 may be more than a quick look at the scales lets pass, and is less than 65504.
-  for (const DType dtype : {DType::kQ8_0, DType::kQ4_0, DType::kQ6_K, DType::kQ4_K, DType::kF32}) {
+  for (const DType dtype :
+       {DType::kQ8_0, DType::kQ4_0, DType::kQ6_K, DType::kQ4_K, DType::kMxfp4, DType::kF32}) {
     SCOPED_TRACE(Name(dtype));
-    const Matrix fits = Make(dtype, 8, 256, 60000), beyond = Make(dtype, 8, 256, 90000);
+    // MXFP4 would round 60000 up to 65536.
+    const Matrix fits = Make(dtype, 8, 256, dtype == DType::kMxfp4 ? 50000 : 60000),
+                 beyond = Make(dtype, 8, 256, 90000);
     EXPECT_TRUE(CheckValues(fits.view, kHalfRange, Pool()));
     const Status status = CheckValues(beyond.view, kHalfRange, Pool());
     ASSERT_FALSE(status);

@@ -149,6 +149,17 @@ TEST(DeviceForm, BlocksOfAFile) {
                                                  {DType::kQ4_1, "int4-g32"},
                                                  {DType::kQ4_0, "int4-g32"},
                                                  {DType::kIq4Nl, "int8-g32"},
+                                                 {DType::kIq4Xs, "int8-g32"},
+                                                 {DType::kMxfp4, "mxfp4"},
+                                                 {DType::kNvfp4, "int8-g16"},
+                                                 {DType::kIq3S, "int8-g32"},
+                                                 {DType::kIq3Xxs, "int8-g32"},
+                                                 {DType::kIq2S, "int8-g16"},
+                                                 {DType::kIq2Xs, "int8-g16"},
+                                                 {DType::kIq2Xxs, "int8-g32"},
+                                                 {DType::kIq1M, "int8-g16"},
+                                                 {DType::kIq1S, "int8-g32"},
+                                                 {DType::kTq1_0, "int8-g32"},
                                                  {DType::kQ3_K, "int8-g16"},
                                                  {DType::kQ2_K, "int4-g16 with f32 scales"}};
   for (const auto& [dtype, name] : forms)

@@ -23,10 +23,11 @@
 #include "weights/pack_cache.h"
 #include "weights/tensor_source.h"
 #include "weights/weight_plan.h"
+#include "weights/weight_reader.h"
 
 namespace celer {
 
-class WeightStore {
+class WeightStore final : public WeightReader {
  public:
   using Role = WeightRole;
 
@@ -39,32 +40,20 @@ class WeightStore {
   WeightStore(const WeightStore&) = delete;
   WeightStore& operator=(const WeightStore&) = delete;
 
-  // The tensor as [rows, cols]; an error names file, tensor and shapes. Values that are not finite, or that
-  // the planned format cannot hold, are an error too (value_check.h). What comes from the pack cache was
-  // checked when it was written; what is not converted here is checked where it is uploaded.
-  Result<WeightView> Matrix(const std::string& name, int64_t rows, int64_t cols);
-  // A tensor [count, rows, cols] as `count` matrices.
-  Result<std::vector<WeightView>> Stack(const std::string& name, int64_t count, int64_t rows, int64_t cols);
-  // A part of each head's rows in a tensor [heads * rows, cols], which may also be [heads, rows, cols], for
-  // kernels/llm/latent/head_product.h: [heads * part.count, cols], or turned, [heads * cols, part.count].
-  struct HeadPart {
-    int64_t begin = 0, count = 0;
-    bool turned = false;
-  };
+  // An error names file, tensor and shapes. Values that are not finite, or that the planned format cannot hold, are
+  // an error too (value_check.h). What comes from the pack cache was checked when it was written; what is not
+  // converted here is checked where it is uploaded.
+  Result<WeightView> Matrix(const std::string& name, int64_t rows, int64_t cols) override;
+  Result<std::vector<WeightView>> Stack(const std::string& name, int64_t count, int64_t rows,
+                                        int64_t cols) override;
   Result<WeightView> Heads(const std::string& name, int64_t heads, int64_t rows, int64_t cols,
-                           const HeadPart& part);
-  // A small vector, always as floats. nullptr when it is missing and not required.
-  Result<const float*> Vector(const std::string& name, int64_t n, bool required = true);
-  // The same with each element multiplied.
-  Result<const float*> ScaledVector(const std::string& name, int64_t n, float scale);
-
-  bool Has(const std::string& name) const { return source_.Find(name) != nullptr; }
-  // A small table, always as floats: a tensor [rows, cols], or if there is none, tensors of one row each, with its
-  // number before the last word of the name ("q_norm.3.weight").
-  Result<const float*> Table(const std::string& name, int64_t rows, int64_t cols);
-
-  // A tensor that is known and not needed.
-  void Skip(const std::string& name) { taken_.insert(name); }
+                           const HeadPart& part) override;
+  using WeightReader::Vector;
+  Result<const float*> Vector(const std::string& name, int64_t n, bool required) override;
+  Result<const float*> ScaledVector(const std::string& name, int64_t n, float scale) override;
+  Result<const float*> Table(const std::string& name, int64_t rows, int64_t cols) override;
+  bool Has(const std::string& name) const override { return source_.Find(name) != nullptr; }
+  void Skip(const std::string& name) override { taken_.insert(name); }
 
   // An error if the file holds a tensor that was not read: running without it would give wrong results.
   Status CheckNoUnusedTensors(std::string_view architecture) const;

@@ -4,6 +4,7 @@
   python3 c_api_test.py build/libceler.so build/celer
 """
 import ctypes
+import os
 import pathlib
 import re
 import subprocess
@@ -37,7 +38,8 @@ def struct_of(name):
 Options, Info, Request, Event, GraphOptions, Tensor, Limits = (
     struct_of("celer_" + name) for name in
     ("model_options", "model_info", "request", "event", "graph_options", "tensor", "limits"))
-OK, INVALID, NOT_FOUND, CORRUPT, TIMEOUT = 0, 1, 2, 3, 10
+OK, INVALID, NOT_FOUND, CORRUPT, DEVICE, TIMEOUT = 0, 1, 2, 3, 7, 10
+Log = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
 
 celer = ctypes.CDLL(LIBRARY)
 celer.celer_last_error.restype = celer.celer_version.restype = ctypes.c_char_p
@@ -58,6 +60,17 @@ class Symbols(unittest.TestCase):
         symbols = subprocess.run(["nm", "-D", "--defined-only", LIBRARY], capture_output=True, text=True, check=True).stdout
         found = {line.split()[2].split("@")[0] for line in symbols.splitlines()}
         self.assertEqual(found - {"CELER_0"}, declared)
+
+    def test_nothing_prints_exits_or_takes_a_signal(self):
+        """By what it imports. abort() is base/check.cc's, which no input reaches; fprintf(), too, which says where."""
+        imported = subprocess.run(["nm", "-D", "--undefined-only", LIBRARY], capture_output=True, text=True, check=True).stdout
+        names = {line.split()[-1].split("@")[0] for line in imported.splitlines()}
+        self.assertIn("abort", names)
+        if b".nv_fatbin" in pathlib.Path(LIBRARY).read_bytes():
+            names -= {"exit", "kill"}  # CUDA's own runtime
+        self.assertEqual(names & {"exit", "_exit", "_Exit", "quick_exit", "raise", "kill", "signal", "sigaction", "sigprocmask", "printf",
+                                  "__printf_chk", "puts", "putchar", "vprintf", "perror", "stdout", "_ZSt4cout", "_ZSt4cerr", "_ZSt4clog",
+                                  "system", "execve", "fork"}, set())
 
     def test_soname(self):
         said = subprocess.run(["readelf", "-d", LIBRARY], capture_output=True, text=True, check=True).stdout
@@ -82,7 +95,7 @@ class Model(unittest.TestCase):
     @classmethod
     def load(cls, **settings):
         options = Options()
-        celer.celer_model_options_init(ctypes.byref(options))
+        celer.celer_model_options_init(ctypes.byref(options), ctypes.c_size_t(ctypes.sizeof(options)))
         options.model = str(cls.path).encode()
         options.threads, options.sequences, options.context = 1, 4, 256
         for name, value in settings.items():
@@ -102,7 +115,7 @@ class Model(unittest.TestCase):
 
     def submit(self, tokens, model=None, **settings):
         request = Request()
-        celer.celer_request_init(ctypes.byref(request))
+        celer.celer_request_init(ctypes.byref(request), ctypes.c_size_t(ctypes.sizeof(request)))
         request.prompt, request.prompt_count = (ctypes.c_int32 * len(tokens))(*tokens), len(tokens)
         for name, value in settings.items():
             setattr(request, name, value)
@@ -142,6 +155,77 @@ class Model(unittest.TestCase):
         self.assertEqual(celer.celer_model_get_info(self.model, ctypes.byref(info)), OK, error())
         self.assertEqual(info.vocab, 512)
         self.assertEqual(bytes(memory)[size:], b"\x07" * (256 - size))
+        for init, kind, field in ((celer.celer_model_options_init, Options, "threads"), (celer.celer_request_init, Request, "n"),
+                                  (celer.celer_graph_options_init, GraphOptions, "optimize"), (celer.celer_limits_init, Limits, "batch")):
+            for size in (0, getattr(kind, field).offset, 240):  # 240: a newer header
+                memory = (ctypes.c_byte * 256)(*[7] * 256)
+                init(memory, ctypes.c_size_t(size))
+                self.assertEqual(bytes(memory)[size:], b"\x07" * (256 - size))
+                if size:
+                    self.assertEqual(ctypes.cast(memory, ctypes.POINTER(kind)).contents.struct_size, size)
+            self.assertEqual(bytes(memory)[ctypes.sizeof(kind):size], bytes(size - ctypes.sizeof(kind)))
+            before = bytes(memory)
+            init(memory, ctypes.c_size_t(2**63))
+            self.assertEqual(bytes(memory)[8:], before[8:])
+
+    def test_no_struct_ends_within_a_field(self):
+        options = Options()
+        celer.celer_model_options_init(ctypes.byref(options), ctypes.c_size_t(ctypes.sizeof(options)))
+        options.model = str(self.path).encode()
+        for size in (1, 7, 12, Options.weights.offset + 3, ctypes.sizeof(Options) + 8, 2**63, 2**64 - 1):
+            options.struct_size = size
+            model = ctypes.c_void_p(1)
+            self.assertEqual(celer.celer_model_load(ctypes.byref(options), ctypes.byref(model)), INVALID)
+            self.assertIn("struct_size", error())
+            self.assertIsNone(model.value)
+
+    def test_messages_go_where_they_are_sent_and_nowhere_else(self):
+        """A GGUF file with a pre-tokenizer that nobody knows is a warning."""
+        script = """
+import ctypes, sys
+__file__ = sys.argv[4]
+exec(open(sys.argv[4]).read().split("class Symbols")[0])
+said = []
+log = Log(lambda user, level, text: said.append((level, text)))
+if sys.argv[5] == "1":
+    celer.celer_set_log(log, None, 2)
+options = Options()
+celer.celer_model_options_init(ctypes.byref(options), ctypes.c_size_t(ctypes.sizeof(options)))
+options.model, options.threads = sys.argv[3].encode(), 1
+options.context = 64
+model = ctypes.c_void_p()
+assert celer.celer_model_load(ctypes.byref(options), ctypes.byref(model)) == OK, error()
+celer.celer_model_free(model)
+celer.celer_set_log(None, None, 2)
+assert bool(said) == (sys.argv[5] == "1"), said
+assert all(level == 2 and b"pre-tokenizer 'zpt-2'" in text for level, text in said), said
+"""
+        odd = self.path.with_name("odd.gguf")
+        odd.write_bytes(self.path.read_bytes().replace(b"gpt-2", b"zpt-2"))
+        for wanted in "10":
+            done = subprocess.run([sys.executable, "-c", script, LIBRARY, CELER, odd, __file__, wanted], capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
+
+    def test_fork(self):
+        """Whatever a child calls is refused or does nothing; nothing waits for a thread that is gone."""
+        self.encode("x")
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                event, id, count, null = Event(struct_size=ctypes.sizeof(Event)), ctypes.c_int64(), ctypes.c_size_t(), ctypes.c_void_p()
+                options, request = Options(struct_size=ctypes.sizeof(Options)), Request(struct_size=ctypes.sizeof(Request))
+                every = [celer.celer_poll(self.model, 0, ctypes.byref(event)), celer.celer_cancel(self.model, 1),
+                         celer.celer_submit(self.model, ctypes.byref(request), ctypes.byref(id)),
+                         celer.celer_encode(self.model, b"x", None, 0, ctypes.byref(count)),
+                         celer.celer_model_load(ctypes.byref(options), ctypes.byref(null)),
+                         celer.celer_graph_load(b"/no/such", None, ctypes.byref(null))]
+                celer.celer_model_free(self.model)
+                code = 0 if set(every) == {DEVICE} and "forked" in error() else 2
+            finally:
+                os._exit(code)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertEqual(len(self.answer([1, 2], max_tokens=2)[1]), 2)
 
     def test_greedy_is_what_the_command_says(self):
         text, ids = self.answer(self.encode("hello"), max_tokens=24)
@@ -245,6 +329,60 @@ class Model(unittest.TestCase):
             self.assertIn(word, raised.exception.args[1])
         self.assertEqual(self.answer([1, 2, 3], max_tokens=2)[1].__len__(), 2)  # all is as before
 
+    def test_every_null_is_a_sentence(self):
+        """Each function with each of its pointers null."""
+        count, id, info = ctypes.c_size_t(), ctypes.c_int64(), Info(struct_size=ctypes.sizeof(Info))
+        tokens, text = (ctypes.c_int32 * 2)(1, 2), ctypes.create_string_buffer(8)
+        request, event, size = Request(), Event(struct_size=ctypes.sizeof(Event)), ctypes.c_size_t
+        celer.celer_request_init(ctypes.byref(request), size(ctypes.sizeof(request)))
+        request.prompt, request.prompt_count = tokens, 2
+        ref, model = ctypes.byref, self.model
+        for function, arguments in [
+                (celer.celer_model_load, (ref(Options()), None)), (celer.celer_model_load, (None, ref(ctypes.c_void_p()))),
+                (celer.celer_model_get_info, (None, ref(info))), (celer.celer_model_get_info, (model, None)),
+                (celer.celer_encode, (None, b"x", None, size(0), ref(count))), (celer.celer_encode, (model, None, None, size(0), ref(count))),
+                (celer.celer_encode, (model, b"x", None, size(0), None)), (celer.celer_encode, (model, b"x", None, size(4), ref(count))),
+                (celer.celer_encode_chat, (None, b"[]", None, None, size(0), ref(count))),
+                (celer.celer_encode_chat, (model, None, None, None, size(0), ref(count))),
+                (celer.celer_decode, (None, tokens, size(2), text, size(8), ref(count))),
+                (celer.celer_decode, (model, None, size(2), text, size(8), ref(count))),
+                (celer.celer_decode, (model, tokens, size(2), None, size(8), ref(count))),
+                (celer.celer_decode, (model, tokens, size(2), text, size(8), None)),
+                (celer.celer_submit, (None, ref(request), ref(id))), (celer.celer_submit, (model, None, ref(id))),
+                (celer.celer_submit, (model, ref(request), None)), (celer.celer_cancel, (None, 1)),
+                (celer.celer_poll, (None, 0, ref(event))), (celer.celer_poll, (model, 0, None)),
+                (celer.celer_graph_load, (None, None, ref(ctypes.c_void_p()))), (celer.celer_graph_load, (b"x.onnx", None, None)),
+                (celer.celer_graph_input, (None, size(0), ref(Tensor()))), (celer.celer_graph_output, (None, size(0), ref(Tensor()))),
+                (celer.celer_graph_run, (None, None, size(0), ref(Tensor()))), (celer.celer_limits_compute, (None, b"rtx4090", ref(Limits()))),
+                (celer.celer_limits_compute, (b"llama-3.1-8b", None, ref(Limits()))), (celer.celer_limits_compute, (b"llama-3.1-8b", b"rtx4090", None))]:
+            with self.subTest(function=function.__name__, arguments=arguments):
+                self.assertEqual(function(*arguments), INVALID)
+                self.assertIn("null", error())
+        for init in (celer.celer_model_options_init, celer.celer_request_init, celer.celer_graph_options_init, celer.celer_limits_init):
+            init(None, size(64))
+        celer.celer_graph_free(None)
+        self.assertEqual((celer.celer_graph_input_count(None), celer.celer_graph_output_count(None)), (0, 0))
+
+    def test_numbers_of_any_size(self):
+        nan, big = float("nan"), 2**62
+        for word, settings in [
+                ("prompt_count", {"prompt_count": 2**63}), ("prompt_count", {"prompt_count": 256}), ("stop_tokens", {"stop_token_count": 1}),
+                ("max tokens", {"max_tokens": -big}), ("min tokens", {"min_tokens": -1}), ("min tokens", {"min_tokens": big}),
+                ("n is", {"n": 0}), ("n is", {"n": 2**31 - 1}), ("n is", {"n": -1}), ("top-k", {"top_k": -5}), ("temperature", {"temperature": nan}),
+                ("temperature", {"temperature": float("inf")}), ("top-p", {"top_p": nan}), ("min-p", {"min_p": -1.0}),
+                ("repetition penalty", {"repetition_penalty": 0.0}), ("presence penalty", {"presence_penalty": nan}),
+                ("frequency penalty", {"frequency_penalty": float("inf")}), ("timeout", {"timeout_seconds": nan}), ("timeout", {"timeout_seconds": 1e300})]:
+            with self.subTest(word=word, settings=settings), self.assertRaises(ValueError) as raised:
+                self.submit([1, 2], **settings)
+            self.assertEqual(raised.exception.args[0], INVALID)
+            self.assertIn(word, raised.exception.args[1])
+        for word, settings in [("threads", {"threads": 2**31 - 1}), ("context", {"context": big}), ("sequences", {"sequences": -1})]:
+            with self.subTest(word=word), self.assertRaises(ValueError) as raised:
+                self.load(**settings)
+            self.assertIn(word, raised.exception.args[1])
+        self.assertIn(len(self.answer([1, 2], max_tokens=big, ignore_end=1)[1]), (254, 255))  # to the end of the context
+        self.assertEqual(celer.celer_cancel(self.model, -1), NOT_FOUND)
+
 
 class Graph(unittest.TestCase):
     def test_runs_as_onnxruntime_does(self):
@@ -281,6 +419,25 @@ class Graph(unittest.TestCase):
         self.assertEqual(celer.celer_graph_run(graph, ctypes.byref(tensor), ctypes.c_size_t(1), ctypes.byref(out)), INVALID)
         self.assertIn("no input 'z'", error())
         self.assertEqual(celer.celer_graph_input(graph, ctypes.c_size_t(1), ctypes.byref(port)), INVALID)
+        good = {"struct_size": ctypes.sizeof(Tensor), "name": b"x", "dtype": b"f32", "shape": (ctypes.c_int64 * 2)(4, 3), "rank": 2,
+                "bytes": x.ctypes.data, "byte_count": x.nbytes}
+        run = lambda array, number=1: celer.celer_graph_run(graph, array, ctypes.c_size_t(number), ctypes.byref(out))  # noqa: E731
+        for word, wrong in [("name", {"name": None}), ("null", {"dtype": None}), ("null", {"shape": None}), ("null", {"bytes": None}),
+                            ("f7", {"dtype": b"f7"}), ("f64", {"dtype": b"f64"}), ("rank", {"rank": 2**60}), ("rank", {"rank": 65}),
+                            ("struct_size", {"struct_size": 0}), ("struct_size", {"struct_size": 20}), ("struct_size", {"struct_size": 2**40}),
+                            ("x", {"shape": (ctypes.c_int64 * 2)(-4, 3)}), ("x", {"shape": (ctypes.c_int64 * 2)(2**62, 3)}),
+                            ("x", {"shape": (ctypes.c_int64 * 2)(2**40, 2**40)}), ("x", {"byte_count": 1}), ("x", {"byte_count": 2**63}), ("x", {"rank": 1})]:
+            with self.subTest(word=word, wrong=wrong):
+                self.assertEqual(run((Tensor * 1)(Tensor(**(good | wrong)))), INVALID, error())
+                self.assertIn(word, error())
+        self.assertEqual(run((Tensor * 2)(Tensor(**good), Tensor(**good)), 2), INVALID)
+        self.assertIn("twice", error())
+        for size in (0, 12, 2**63):
+            out.struct_size = size
+            self.assertEqual(run((Tensor * 1)(Tensor(**good))), INVALID)
+            self.assertIn("struct_size", error())
+        out.struct_size = ctypes.sizeof(Tensor)
+        self.assertEqual(run((Tensor * 1)(Tensor(**good))), OK, error())
         celer.celer_graph_free(graph)
 
     def test_bad_files(self):
@@ -293,7 +450,7 @@ class Graph(unittest.TestCase):
 class LimitsTest(unittest.TestCase):
     def test_decode_of_a_preset(self):
         limits = Limits()
-        celer.celer_limits_init(ctypes.byref(limits))
+        celer.celer_limits_init(ctypes.byref(limits), ctypes.c_size_t(ctypes.sizeof(limits)))
         limits.weight_bits = 8
         self.assertEqual(celer.celer_limits_compute(b"llama-3.1-8b", b"rtx4090", ctypes.byref(limits)), OK, error())
         self.assertAlmostEqual(limits.weight_bytes, 7.504e9, delta=1e7)

@@ -70,6 +70,7 @@ def draw(family, number, seed, greedy):
     case = {"family": family, "number": number, "seed": rng.getrandbits(32), "greedy": greedy,
             "config": drawn["config"], "cls": drawn.get("cls"), "refused": drawn.get("refused"), "form": drawn.get("form"),
             "ranges": drawn.get("ranges", {}), "weights": drawn.get("weights", "stored"),
+            "attention": drawn.get("attention", "eager"),
             "dtype": drawn.get("dtype") or rng.choice(["F32", "F32", "F16", "BF16"]),
             "shards": rng.choice([1, 1, 2, 3]),
             "raw": drawn["raw"] if "raw" in drawn else rng.random() < 0.5,
@@ -169,7 +170,8 @@ def load_reference(folder, case, dtype):
     import torch
     import transformers
     cls = getattr(transformers, case["class"])
-    model, info = cls.from_pretrained(folder, dtype=dtype, attn_implementation="eager", output_loading_info=True)
+    model, info = cls.from_pretrained(folder, dtype=dtype, attn_implementation=case.get("attention", "eager"),
+                                      output_loading_info=True)
     if hasattr(model, "set_experts_implementation"):
         try:
             model.set_experts_implementation("eager")

@@ -16,7 +16,7 @@ TYPES = {"F32": gguf.GGMLQuantizationType.F32, "F16": gguf.GGMLQuantizationType.
 
 def write(case, folder, tensors, arch, keys=None, change=None, kinds=None):
     """Gives the file's path. keys(writer, config) adds an architecture's own metadata; change(name, array) gives the
-    (name, array) pairs that the converter makes of a tensor, under names of transformers. kinds: {regular expression:
+    (name, array) pairs that the converter makes of a tensor, under names of transformers, or GGUF's for a layer. kinds: {regular expression:
     type} of tensors that are not as drawn."""
     config = case["config"].get("text_config") or case["config"]
     path = folder / "model.gguf"
@@ -31,7 +31,7 @@ def write(case, folder, tensors, arch, keys=None, change=None, kinds=None):
         array = as_stored(np.array(numbers, dtype=np.float32), dtype).reshape(shape)
         changed += change(name, array) if change else [(name, array)]
     for name, array in stacked(changed):
-        new = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        new = name if name.startswith("blk.") else names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert new, f"{arch} has no tensor for {name}"
         plain = array.ndim == 1 or "ffn_gate_inp" in new
         kind = TYPES["F32" if plain else case["dtype"]]
@@ -115,7 +115,7 @@ def common_keys(writer, config):
     experts = config.get("num_local_experts") or config.get("num_experts") or config.get("n_routed_experts")
     if experts:
         writer.add_expert_count(experts)
-        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_used_count(config.get("num_experts_per_tok") or config["top_k_experts"])
     if config.get("head_dim"):
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])

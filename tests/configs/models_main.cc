@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "models/config/family.h"
 #include "models/load/model.h"
+#include "models/load/predictor.h"
 #include "quantize/llm/calibrate.h"
 #include "server/api/answer_syntax.h"
 
@@ -54,7 +55,7 @@ std::string CudaCell(const std::vector<DecoderConfig>& configs) {
 std::string QuantizeCell(const std::vector<DecoderConfig>& configs) {
   bool calibrated = !configs.empty();
   for (const DecoderConfig& config : configs)
-    calibrated = calibrated && config.moe.experts == 0 && NotCalibrated(config) == nullptr;
+    calibrated = calibrated && config.moe.experts == 0 && NotCalibrated(config, /*gguf=*/false) == nullptr;
   return calibrated ? "any method" : "rtn";
 }
 
@@ -73,16 +74,22 @@ std::string SyntaxCell(std::span<const Row> rows, const std::string& family) {
   return escaped;
 }
 
+// Names between spaces.
+std::string GgufCell(std::string names) {
+  for (size_t at = 0; (at = names.find(' ', at)) != names.npos; at += 4) names.replace(at, 1, "`, `");
+  return "`" + names + "`";
+}
+
 void Print(const fs::path& folder) {
   const auto configs = ConfigsOf(folder);
-  std::cout
-      << "| family | models | `model_type` | GGUF | CPU | CUDA | `celer quantize` | tool calls | thoughts |\n"
-      << "|---|---|---|---|---|---|---|---|---|\n";
+  std::cout << "| family | models | `model_type` | GGUF | CPU | CUDA | `celer quantize` | `mtp` | tool calls "
+               "| thoughts |\n"
+            << "|---|---|---|---|---|---|---|---|---|---|\n";
   for (const Family& family : Families()) {
     const auto& of_family = configs.at(family.name);
     std::cout << "| " << family.name << " | " << family.examples << " | `" << family.model_type << "` | "
-              << (family.gguf ? "`" + std::string(family.gguf) + "`" : "–") << " | yes | "
-              << CudaCell(of_family) << " | " << QuantizeCell(of_family) << " | "
+              << (family.gguf ? GgufCell(family.gguf) : "–") << " | yes | " << CudaCell(of_family) << " | "
+              << QuantizeCell(of_family) << " | " << (HasPredictor(family.name) ? "CPU" : "") << " | "
               << SyntaxCell(server::ToolSyntaxes(), family.name) << " | "
               << SyntaxCell(server::ThoughtSyntaxes(), family.name) << " |\n";
   }

@@ -23,7 +23,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 SCALES = {T.Q4_0: [0], T.Q4_1: [0, 2], T.Q5_0: [0], T.Q5_1: [0, 2], T.Q8_0: [0],
           T.Q2_K: [80, 82], T.Q3_K: [108], T.Q4_K: [0, 2], T.Q5_K: [0, 2], T.Q6_K: [208]}
 # Of a generator of its own, so that the files above stay as they are.
-LATER = {T.IQ4_NL: [0], T.MXFP4: []}  # MXFP4 has no f16
+LATER = {T.IQ4_NL: [0], T.MXFP4: [], T.IQ4_XS: [0], T.IQ3_S: [0], T.IQ3_XXS: [0], T.IQ2_S: [0], T.IQ2_XS: [0],
+         T.IQ2_XXS: [0], T.IQ1_S: [0], T.IQ1_M: [], T.TQ1_0: [52], T.TQ2_0: [64], T.NVFP4: []}  # none, no f16
 ENCODED = [T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0, T.BF16, T.F16]
 # Ordinary, negative, zero, minus zero, largest, smallest normal, subnormals, infinity.
 EXTREMES = np.array([0x2e66, 0xb1c3, 0x0000, 0x8000, 0x7bff, 0xfbff, 0x0400, 0x0001, 0x83ff, 0x7c00], np.uint16)
@@ -31,13 +32,18 @@ EXTREMES = np.array([0x2e66, 0xb1c3, 0x0000, 0x8000, 0x7bff, 0xfbff, 0x0400, 0x0
 
 def random_blocks(rng, qtype):
     elements, size = GGML_QUANT_SIZES[qtype]
-    count = 24 if elements == 32 else 6
+    count = 24 if elements <= 64 else 6
     blocks = rng.integers(0, 256, (count, size), dtype=np.uint8)
     for k, at in enumerate((SCALES | LATER)[qtype]):
         ordinary = rng.normal(0, 0.02, count).astype(np.float16).view(np.uint16)
         chosen = np.roll(EXTREMES, k)[:count // 2]
         ordinary[:len(chosen)] = chosen
         blocks[:, at:at + 2] = ordinary.view(np.uint8).reshape(count, 2)
+    if qtype == T.NVFP4:  # no number, subnormal ones, the sign
+        blocks[:3, :4] = np.array([[0x7f, 0xff, 0x00, 0x80], [1, 7, 8, 0x7e], [0x81, 0x87, 0x88, 0xfe]], np.uint8)
+    if qtype == T.IQ1_M:  # its f16 is the upper four bits of four 16-bit numbers, which begin at byte 48
+        for block, bits in zip(blocks, [*EXTREMES[[0, 1, 5, 8, 9]], 0x7e01]):
+            block[49:57:2] = block[49:57:2] & 15 | [(int(bits) >> 4 * i & 15) << 4 for i in range(4)]
     return blocks
 
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/device.h"
+#include "base/source_dir.h"
 #include "celer/engine.h"
 #include "engine/runners/cuda_runner.h"
 #include "engine/runners/make_runner.h"
@@ -18,7 +19,7 @@ namespace {
 
 using testing::WorstRelative;
 namespace fs = std::filesystem;
-const fs::path kModels = fs::path(CELER_SOURCE_DIR) / "tests/golden/models";
+const fs::path kModels = fs::path(kSourceDir) / "tests/golden/models";
 
 ThreadPool& Pool() {
   static ThreadPool pool;
@@ -27,7 +28,7 @@ ThreadPool& Pool() {
 
 TEST(CudaKv, EightBitsGiveNearlyTheLogitsOfThe16) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
-  for (const char* model : {"llama3", "qwen2", "qwen3"}) {
+  for (const char* model : {"llama3", "qwen2", "qwen3", "gemma3", "gpt2"}) {
     SCOPED_TRACE(model);
     auto host = Model::Load(kModels / model, {.pack = false}, Pool());
     ASSERT_TRUE(host) << host.error().message();

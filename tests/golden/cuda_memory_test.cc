@@ -6,6 +6,7 @@
 
 #include "base/device.h"
 #include "device/cuda_allocator.h"
+#include "models/config/presets.h"
 #include "models/cuda/decoder.h"
 #include "models/synth/synth.h"
 
@@ -78,6 +79,28 @@ TEST(CudaMemory, IsAsPlannedAtEveryMomentOfLoading) {
         EXPECT_LE(peak, std::max(peak_before, before + plan.weights + plan.workspace + 512 * kMiB));
       }
   }
+}
+
+TEST(CudaMemory, OfLatentAttentionIsAsPlanned) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
+  auto config = FindConfigPreset("deepseek-v2-lite");
+  ASSERT_TRUE(config) << config.error().message();
+  config->layers = 2;
+  config->moe.sparse_layer.resize(2);
+  for (const int64_t q_rank : {int64_t{0}, int64_t{768}})
+    for (const char* weights : {"bf16", "int8"}) {
+      SCOPED_TRACE(weights);
+      config->latent.q_rank = q_rank;
+      CudaDecoderOptions options{.context = 8192};
+      options.weights = *WeightOptions::Parse(weights);
+      auto decoder = CudaDecoder::Random(*config, options);
+      ASSERT_TRUE(decoder) << decoder.error().message();
+      const CudaMemoryPlan& plan = (*decoder)->plan();
+      EXPECT_EQ(plan.kv_block_bytes, 2 * kKvBlockTokens * 576 * 2);
+      EXPECT_LE((*decoder)->device_bytes(), plan.weights + (4 << 20));
+      EXPECT_GE((*decoder)->device_bytes(), plan.weights);
+      EXPECT_LE((*decoder)->buffer_bytes(), plan.workspace);
+    }
 }
 
 }  // namespace

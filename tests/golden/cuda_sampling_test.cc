@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/device.h"
+#include "base/source_dir.h"
 #include "celer/engine.h"
 
 namespace celer {
@@ -64,7 +65,7 @@ std::vector<Request> Requests(int count) {
 }
 
 EngineOptions Options(const char* model, const char* device) {
-  return {.model = (fs::path(CELER_SOURCE_DIR) / "tests/golden/models" / model).string(),
+  return {.model = (fs::path(kSourceDir) / "tests/golden/models" / model).string(),
           .device = *DeviceOptions::Parse(device),
           .context = 256,
           .chunk = 8,

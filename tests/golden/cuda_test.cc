@@ -11,13 +11,16 @@
 #include <vector>
 
 #include "base/device.h"
+#include "base/source_dir.h"
 #include "celer/engine.h"
+#include "device/gpu/gpu_code.h"
 #include "engine/runners/cuda_runner.h"
 #include "engine/runners/make_runner.h"
 #include "engine/runners/run_logits.h"
 #include "golden.h"
 #include "io/json/json.h"
 #include "io/safetensors/safetensors.h"
+#include "kernels/llm/latent/cuda/latent_cuda.h"
 #include "kernels/shared/test_util.h"
 #include "models/cuda/decoder.h"
 
@@ -57,7 +60,9 @@ std::vector<GoldenModel> AllModels() {
             Read(entry.path(), entry.path().parent_path() / (entry.path().stem().string() + ".golden")));
   std::erase_if(all, [](const GoldenModel& model) {  // refused there in one sentence
     const auto config = LoadDecoderConfig(model.path);
-    return config && !CheckRunsOnGpu(*config, 256);
+    if (!config) return false;
+    return !CheckRunsOnGpu(*config, 256) ||
+           (config->IsLatent() && CodeOnGpu(0).shared_bytes < cuda::kLatentSharedBytes);
   });
   std::sort(all.begin(), all.end(),
             [](const GoldenModel& a, const GoldenModel& b) { return a.name < b.name; });
@@ -84,12 +89,13 @@ double FarRows(std::span<const float> got, std::span<const float> expected, int3
   return far / static_cast<double>(rows);
 }
 
-std::unique_ptr<Runner> OnGpu(const Model& host, bool exact) {
-  const CudaDecoderOptions options{.kv = DType::kF16,
+std::unique_ptr<Runner> OnGpu(const Model& host, bool exact, const WeightOptions& weights = {}) {
+  const CudaDecoderOptions options{.weights = weights,
+                                   .kv = DType::kF16,
                                    .context = 1024,
                                    .max_tokens = 1024,
                                    .exact = exact,
-                                   .kv_budget = {.context = 1024, .sequences = 8}};
+                                   .kv_budget = {.context = 1024, .sequences = 32}};
   auto decoder = CudaDecoder::Make(host, options);
   auto runner = decoder ? CudaRunner::Make(std::move(*decoder), options, 0, 1) : decoder.error();
   if (!runner) {
@@ -99,8 +105,8 @@ std::unique_ptr<Runner> OnGpu(const Model& host, bool exact) {
   return std::move(*runner);
 }
 
-std::unique_ptr<Runner> OnCpu(const fs::path& model) {
-  auto runner = MakeRunner({.model = model.string(), .sequences = 16});
+std::unique_ptr<Runner> OnCpu(const fs::path& model, const WeightOptions& weights = {}) {
+  auto runner = MakeRunner({.model = model.string(), .weights = weights, .sequences = 32});
   if (!runner) ADD_FAILURE() << runner.error().message();
   return runner ? std::move(*runner) : nullptr;
 }
@@ -117,7 +123,8 @@ TEST(CudaGolden, LogitsAgreeWithTheCpu) {
     std::vector<int32_t> tokens = model.prompt;
     tokens.insert(tokens.end(), model.greedy.begin(), model.greedy.begin() + 40);
     const auto table = Blocks(3, 16);
-    const Slice slice{.tokens = tokens, .position = 0, .block_table = table, .rows = Slice::Rows::kAll};
+    const Slice slice{
+        .tokens = tokens, .position = 0, .state = 0, .block_table = table, .rows = Slice::Rows::kAll};
     auto exact = OnGpu(*host, true), fast = OnGpu(*host, false);
     ASSERT_TRUE(exact && fast);
     auto cpu = OnCpu(model.path);
@@ -129,15 +136,53 @@ TEST(CudaGolden, LogitsAgreeWithTheCpu) {
     EXPECT_LE(WorstRelative(*got, expected), 4e-3);  // keys and values round to f16 at other places
     auto quick = RunLogits(*fast, {&slice, 1});
     ASSERT_TRUE(quick) << quick.error().message();
-    EXPECT_LE(WorstRelative(*quick, expected), 0.1);  // activations of long pieces are bf16
+    // Activations of long pieces are bf16. So a near tie between two experts may fall either way: in transformers, with
+    // activations rounded so, one of these 64 rows of deepseek_v2, kimi_k2 and granitemoe each has another expert, is
+    // off by up to 0.93, and changes rows behind it.
+    const double worst = WorstRelative(*quick, expected);
+    if (host->config().moe.experts == 0) {
+      // A gated delta net carries what was rounded from token to token: transformers' logits of qwen3_5 are off by 0.119
+      // with the same rounding.
+      EXPECT_LE(worst, host->config().recurrent.layer.empty() ? 0.1 : 0.15);
+    } else {
+      const auto vocab = static_cast<int32_t>(host->config().vocab);
+      EXPECT_LE(FarRows(*quick, expected, vocab, 0.1), 0.1) << "worst " << worst;
+    }
   }
+}
+
+// Layers that are not Llama's, with matrices that are not plain numbers.
+TEST(CudaGolden, QuantizedLayersOfEveryFormAgreeWithTheCpu) {
+  NEEDS_GPU();
+  for (const char* name :
+       {"gemma2", "gemma3", "cohere", "olmo2", "gpt2", "gpt_neox", "starcoder2", "granite"})
+    for (const char* format : {"int8", "int4-g32"}) {
+      SCOPED_TRACE(std::string(name) + " " + format);
+      const GoldenModel model = Read(kGolden / "models" / name, kGolden / "models" / name / "golden");
+      auto host = Model::Load(model.path, {.pack = false}, Pool());
+      ASSERT_TRUE(host) << host.error().message();
+      const WeightOptions weights = *WeightOptions::Parse(format);
+      const auto table = Blocks(3, 16);
+      const Slice slice{
+          .tokens = model.prompt, .position = 0, .block_table = table, .rows = Slice::Rows::kAll};
+      const auto exact = OnGpu(*host, true, weights), fast = OnGpu(*host, false, weights),
+                 cpu = OnCpu(model.path, weights);
+      ASSERT_TRUE(exact && fast && cpu);
+      const auto expected = *RunLogits(*cpu, {&slice, 1});
+      for (Runner* gpu : {exact.get(), fast.get()}) {
+        const auto got = RunLogits(*gpu, {&slice, 1});
+        ASSERT_TRUE(got) << got.error().message();
+        ASSERT_EQ(got->size(), expected.size());
+        EXPECT_LE(WorstRelative(*got, expected), 0.1) << (gpu == exact.get() ? "exact" : "fast");
+      }
+    }
 }
 
 // Checkpoints of other quantizers (quantized_test.cc), against transformers with the weights that they mean.
 TEST(CudaGolden, PublishedCheckpointsAgreeWithTransformers) {
   NEEDS_GPU();
   int compared = 0;
-  for (const auto& entry : fs::directory_iterator(fs::path(CELER_SOURCE_DIR) / "tests/golden/quantized")) {
+  for (const auto& entry : fs::directory_iterator(fs::path(kSourceDir) / "tests/golden/quantized")) {
     const fs::path folder = entry.path();
     if (!fs::exists(folder / "golden.safetensors")) continue;
     SCOPED_TRACE(folder.filename().string());
@@ -152,7 +197,8 @@ TEST(CudaGolden, PublishedCheckpointsAgreeWithTransformers) {
     ASSERT_TRUE(host) << host.error().message();
     const std::vector<int32_t> prompt = (*golden)["prompt"];
     const auto table = Blocks(0, 16);
-    const Slice slice{.tokens = prompt, .position = 0, .block_table = table, .rows = Slice::Rows::kAll};
+    const Slice slice{
+        .tokens = prompt, .position = 0, .state = 0, .block_table = table, .rows = Slice::Rows::kAll};
     const auto exact = OnGpu(*host, true);
     ASSERT_TRUE(exact);
     const auto got = RunLogits(*exact, {&slice, 1});
@@ -200,9 +246,16 @@ TEST(CudaGolden, HiddenStatesAgreeWithTheCpu) {
     ASSERT_TRUE(host) << host.error().message();
     const auto table = Blocks(0, 2), other = Blocks(2, 2);
     // Beside a sequence of which only the last one is wanted.
-    const Slice slices[] = {
-        {.sequence = 1, .tokens = model.prompt, .block_table = table, .rows = Slice::Rows::kHidden},
-        {.sequence = 2, .tokens = model.prompt, .block_table = other, .rows = Slice::Rows::kLastHidden}};
+    const Slice slices[] = {{.sequence = 1,
+                             .tokens = model.prompt,
+                             .state = 3,
+                             .block_table = table,
+                             .rows = Slice::Rows::kHidden},
+                            {.sequence = 2,
+                             .tokens = model.prompt,
+                             .state = 1,
+                             .block_table = other,
+                             .rows = Slice::Rows::kLastHidden}};
     auto exact = OnGpu(*host, true), cpu = OnCpu(model.path);
     ASSERT_TRUE(exact && cpu);
     std::vector<std::vector<float>> rows;
@@ -220,12 +273,16 @@ TEST(CudaGolden, HiddenStatesAgreeWithTheCpu) {
 // Pieces of every length beside each other, first at the start of their sequences, then where those ended.
 TEST(CudaGolden, RaggedBatchesAgreeWithTheCpu) {
   NEEDS_GPU();
-  for (const char* name : {"llama3", "smollm2", "qwen2_window", "qwen3_moe"}) {
+  for (const char* name : {"llama3", "smollm2", "qwen2_window", "qwen3_moe", "gemma2", "gemma3", "cohere",
+                           "olmo2", "gpt2", "gpt_neox", "granite", "ministral3", "qwen3_next", "qwen3_5",
+                           "qwen3_5_moe", "minicpm3", "deepseek_v2"}) {
     SCOPED_TRACE(name);
     auto host = Model::Load(kGolden / "models" / name, {.pack = false}, Pool());
     ASSERT_TRUE(host) << host.error().message();
     const auto vocab = static_cast<int32_t>(host->config().vocab);
     const bool sparse = host->config().moe.experts > 0;  // a tie between two experts may fall either way
+    // With activations in bf16, 3 of 100 rows of qwen3_5 are farther off in transformers, too.
+    const bool recurrent = !host->config().recurrent.layer.empty();
     constexpr int kSequences = 64, kBlocksEach = 4;
     const auto pieces = [&](bool second, std::vector<std::vector<int32_t>>* tokens,
                             std::vector<std::vector<int32_t>>* tables) {
@@ -237,6 +294,7 @@ TEST(CudaGolden, RaggedBatchesAgreeWithTheCpu) {
         tables->push_back(Blocks(i * kBlocksEach, kBlocksEach));
         out.push_back({.tokens = mine,
                        .position = second ? before : 0,
+                       .state = kSequences - 1 - i,
                        .block_table = tables->back(),
                        .rows = i % 3 == 0 ? Slice::Rows::kAll : Slice::Rows::kLast});
       }
@@ -257,7 +315,7 @@ TEST(CudaGolden, RaggedBatchesAgreeWithTheCpu) {
       EXPECT_LE(FarRows(*got, expected, vocab, 4e-3), sparse ? 0.01 : 0);
       auto quick = RunLogits(*fast, *step);
       ASSERT_TRUE(quick) << quick.error().message();
-      EXPECT_LE(FarRows(*quick, expected, vocab, 0.1), sparse ? 0.03 : 0);
+      EXPECT_LE(FarRows(*quick, expected, vocab, 0.1), recurrent ? 0.05 : sparse ? 0.03 : 0);
     }
   }
 }
@@ -294,33 +352,36 @@ TEST(CudaGolden, GreedyTokensAreTheCpus) {
 
 TEST(CudaGolden, CompanyChangesNothing) {
   NEEDS_GPU();
-  const GoldenModel model = Read(kGolden / "models/llama3", kGolden / "models/llama3/golden");
-  const auto run = [&](int copies) {
-    auto engine = Engine::Load({.model = model.path.string(),
-                                .weights = {WeightFormat::kInt8, 32},
-                                .device = DeviceOptions::Cuda(),
-                                .context = 256,
-                                .chunk = 8,
-                                .sequences = 8});
-    std::map<int64_t, std::vector<int32_t>> out;
-    if (!engine) {
-      ADD_FAILURE() << engine.error().message();
+  for (const char* name : {"llama3", "gemma3", "olmo2", "gpt2", "cohere"}) {
+    SCOPED_TRACE(name);
+    const GoldenModel model = Read(kGolden / "models" / name, kGolden / "models" / name / "golden");
+    const auto run = [&](int copies) {
+      auto engine = Engine::Load({.model = model.path.string(),
+                                  .weights = {WeightFormat::kInt8, 32},
+                                  .device = DeviceOptions::Cuda(),
+                                  .context = 256,
+                                  .chunk = 8,
+                                  .sequences = 8});
+      std::map<int64_t, std::vector<int32_t>> out;
+      if (!engine) {
+        ADD_FAILURE() << engine.error().message();
+        return out;
+      }
+      for (int i = 0; i < copies; ++i) {
+        Request request;
+        request.prompt.assign(model.prompt.begin(), model.prompt.begin() + 3 + i % 3);
+        request.max_tokens = 24 - 2 * (i % 4);
+        EXPECT_TRUE((*engine)->Submit(request));
+      }
+      while ((*engine)->HasWork())
+        for (const TokenEvent& event : (*engine)->Step()) out[event.request].push_back(event.token);
       return out;
-    }
-    for (int i = 0; i < copies; ++i) {
-      Request request;
-      request.prompt.assign(model.prompt.begin(), model.prompt.begin() + 3 + i % 3);
-      request.max_tokens = 24 - 2 * (i % 4);
-      EXPECT_TRUE((*engine)->Submit(request));
-    }
-    while ((*engine)->HasWork())
-      for (const TokenEvent& event : (*engine)->Step()) out[event.request].push_back(event.token);
-    return out;
-  };
-  const auto alone = run(1), together = run(8);
-  ASSERT_EQ(together.size(), 8u);
-  EXPECT_EQ(alone.at(1), together.at(1));
-  EXPECT_EQ(together.at(4).size(), 18u);
+    };
+    const auto alone = run(1), together = run(8);
+    ASSERT_EQ(together.size(), 8u);
+    EXPECT_EQ(alone.at(1), together.at(1));
+    EXPECT_EQ(together.at(4).size(), 18u);
+  }
 }
 
 // One to four sequences and five to eight run different kernels, which differ in the last bits: of either,

@@ -295,6 +295,37 @@ TEST(Engine, MasksAllowedTokensAndLeastLengths) {
   EXPECT_GE(answers.tokens.at({*longer, 0}).size(), 6u);
 }
 
+TEST(Engine, AnAnswerIsResumedAnywhere) {
+  Request request = Ask(Prompt(3, 21), 24);
+  SamplingParams sampled{
+      .temperature = 1.5f, .top_p = 0.95f, .repetition_penalty = 1.2f, .seed = 11, .logprobs = 2};
+  sampled.frequency_penalty = 0.3f;
+  for (const SamplingParams& sampling : {SamplingParams{.logprobs = 0}, sampled}) {
+    request.sampling = sampling;
+    request.resumed = {};
+    const auto run = [&](Engine& engine) {
+      std::vector<std::pair<int32_t, float>> out;
+      EXPECT_TRUE(engine.Submit(request));
+      while (engine.HasWork())
+        for (const TokenEvent& event : engine.Step()) {
+          out.emplace_back(event.token, event.logprob);
+          EXPECT_LE(event.cached_tokens, std::ssize(request.prompt));
+        }
+      return out;
+    };
+    const auto whole = run(*MustLoad());
+    ASSERT_EQ(whole.size(), 24u);
+    // The second one has a part of each text in its cache, as of an answer that it was asked for before.
+    const auto cold = MustLoad({.chunk = 7, .prefix_cache = false}), warm = MustLoad();
+    for (size_t cut = 1; cut < whole.size(); ++cut) {
+      request.resumed.push_back(whole[cut - 1].first);
+      const std::vector rest(whole.begin() + static_cast<int64_t>(cut), whole.end());
+      EXPECT_EQ(run(*cold), rest) << cut;
+      EXPECT_EQ(run(*warm), rest) << cut;
+    }
+  }
+}
+
 TEST(Engine, ADeadlineEndsARequest) {
   auto engine = MustLoad();
   Request request = Ask(Prompt(1, 10), 400);
@@ -390,6 +421,17 @@ TEST(Engine, BadRequestsAreRefusedInOneSentence) {
   Request hot = Ask({5}, 5);
   hot.sampling.temperature = -1;
   EXPECT_NE(refused(hot).find("temperature"), std::string::npos);
+  Request more = Ask({5}, 5);
+  more.resumed = {1, 2, 48};
+  EXPECT_NE(refused(more).find("48"), std::string::npos);
+  more.resumed.assign(5, 1);
+  EXPECT_NE(refused(more).find("nothing is left"), std::string::npos);
+  more.max_tokens = 100'000;
+  more.resumed.assign(50'000, 1);
+  EXPECT_NE(refused(more).find("50000"), std::string::npos);
+  more.resumed = {1};
+  more.n = 2;
+  EXPECT_NE(refused(more).find("one answer"), std::string::npos);
   EXPECT_FALSE(engine->HasWork());
 }
 

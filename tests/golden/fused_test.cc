@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/device.h"
+#include "base/source_dir.h"
 #include "celer/engine.h"
 #include "io/json/json.h"
 #include "kernels/shared/test_util.h"
@@ -16,7 +17,7 @@
 namespace celer {
 namespace {
 
-const std::filesystem::path kFolder = std::filesystem::path(CELER_SOURCE_DIR) / "tests/golden/gguf";
+const std::filesystem::path kFolder = std::filesystem::path(kSourceDir) / "tests/golden/gguf";
 
 // What transformers says: tokens whose margins are wide enough that no rounding of activations turns one.
 struct Reference {

@@ -6,9 +6,11 @@
 #include <string>
 #include <string_view>
 
+#include "base/source_dir.h"
+
 namespace celer {
 
-inline const std::filesystem::path kGolden = std::filesystem::path(CELER_SOURCE_DIR) / "tests/golden";
+inline const std::filesystem::path kGolden = std::filesystem::path(kSourceDir) / "tests/golden";
 inline const std::string kGoldenModel =
     (kGolden / "models/llama3").string();  // for tests of what is around a model
 

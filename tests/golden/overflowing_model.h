@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/source_dir.h"
 #include "formats/decode.h"
 #include "io/file/test_folder.h"
 #include "io/safetensors/safetensors.h"
@@ -23,7 +24,7 @@ class OverflowingModel {
 
   OverflowingModel() {
     namespace fs = std::filesystem;
-    const fs::path from = std::string(CELER_SOURCE_DIR) + "/tests/golden/models/llama3";
+    const fs::path from = std::string(kSourceDir) + "/tests/golden/models/llama3";
     fs::copy_file(from / "config.json", folder_ / "config.json");
     auto model = SafetensorsModel::Open(from);
     if (!model) {

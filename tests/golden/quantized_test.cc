@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/source_dir.h"
 #include "celer/engine.h"
 #include "engine/runners/make_runner.h"
 #include "engine/runners/run_logits.h"
@@ -21,7 +22,7 @@ namespace celer {
 namespace {
 
 namespace fs = std::filesystem;
-const fs::path kQuantized = fs::path(CELER_SOURCE_DIR) / "tests/golden/quantized";
+const fs::path kQuantized = fs::path(kSourceDir) / "tests/golden/quantized";
 
 // With float products nothing but the order of additions differs. The kernels that a user gets make
 // activations int8, which a tiny model does not average out: a sanity bound, as in golden_test.cc.

@@ -3,16 +3,22 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <map>
 
 #include "device/cpu_allocator.h"
 #include "engine/kv/state_cache.h"
 #include "engine/loop/engine_internals.h"
 #include "engine/runners/cpu_runner.h"
+#include "engine_answers.h"
 #include "golden.h"
 
-namespace celer {
+namespace celer::recurrent {
 namespace {
+
+using engine_answers::Answers;
+using engine_answers::Ask;
+using engine_answers::AskAlone;
+using engine_answers::Outcome;
+using engine_answers::RandomRequest;
 
 struct Room {
   int64_t blocks = 0, host_blocks = 0, states = 0;
@@ -20,68 +26,30 @@ struct Room {
 
 constexpr Room kAmple = {.blocks = 400, .states = 40};
 
-std::unique_ptr<Engine> MakeEngine(const std::string& name, const Room& room, const EngineOptions& options) {
+// With lookup as deep as it can.
+constexpr Speculator::Options kDeepest = {.depth = 6, .same_tokens = true, .always = true};
+
+std::unique_ptr<CpuRunner> RunnerOf(const std::string& name, const Room& room,
+                                    const WeightOptions& weights = {}) {
   const auto path = kGolden / "models" / name;
   auto pool = std::make_unique<ThreadPool>(ThreadPool::Options{.threads = 2});
-  auto model = Model::Load(path, {}, *pool);
+  auto model = Model::Load(path, {.weights = weights}, *pool);
   EXPECT_TRUE(model) << model.error().message();
   auto kv = KvCache::Make(model->config(), DType::kF32, room.blocks, CpuAllocator(), room.host_blocks);
   auto states = StateCache::Make(model->config().recurrent, room.states, CpuAllocator());
   EXPECT_TRUE(kv && states);
-  return EngineInternals::Make(std::make_unique<CpuRunner>(std::move(pool), std::move(*model), std::move(*kv),
-                                                           DType::kF32, 200, std::move(*states)),
-                               options);
+  return std::make_unique<CpuRunner>(std::move(pool), std::move(*model), std::move(*kv), DType::kF32, 200,
+                                     std::move(*states));
 }
 
-struct Answer {
-  std::vector<int32_t> tokens;
-  std::vector<float> logprobs;
-  bool operator==(const Answer&) const = default;
-};
-using Answers = std::map<std::pair<size_t, int>, Answer>;  // by request and answer
-
-struct Outcome {
-  Answers answers;
-  EngineStats stats;
-};
-
-Outcome Ask(Engine& engine, const std::vector<Request>& requests) {
-  std::map<int64_t, size_t> index;
-  for (size_t i = 0; i < requests.size(); ++i) {
-    const auto id = engine.Submit(requests[i]);
-    EXPECT_TRUE(id) << id.error().message();
-    index[*id] = i;
-  }
-  Outcome outcome;
-  while (engine.HasWork()) {
-    for (const TokenEvent& event : engine.Step()) {
-      EXPECT_EQ(event.error, "");
-      if (event.token == TokenEvent::kNoToken) continue;
-      Answer& answer = outcome.answers[{index[event.request], event.answer}];
-      answer.tokens.push_back(event.token);
-      answer.logprobs.push_back(event.logprob);
-    }
-    EXPECT_EQ(EngineInternals::CheckInvariants(engine), "");
-  }
-  outcome.stats = engine.stats();
-  return outcome;
+std::unique_ptr<Engine> MakeEngine(const std::string& name, const Room& room, const EngineOptions& options,
+                                   std::unique_ptr<Speculator> speculator = nullptr) {
+  return EngineInternals::Make(RunnerOf(name, room), options, std::move(speculator));
 }
 
-Request RandomRequest(int seed, int length, int64_t tokens) {
-  Request request;
-  for (int i = 0; i < length; ++i) request.prompt.push_back((seed * 11 + i * i * 5 + i) % 48);
-  request.max_tokens = tokens;
-  request.sampling.logprobs = 0;
-  return request;
-}
-
-// One after the other, with nothing cached.
 Answers Alone(const std::string& name, const std::vector<Request>& requests) {
   auto engine = MakeEngine(name, kAmple, {.prefix_cache = false});
-  Answers all;
-  for (size_t i = 0; i < requests.size(); ++i)
-    for (auto& [key, answer] : Ask(*engine, {requests[i]}).answers) all[{i, key.second}] = std::move(answer);
-  return all;
+  return AskAlone(*engine, requests);
 }
 
 std::vector<Request> Mixed() {
@@ -129,6 +97,33 @@ TEST_P(RecurrentTest, PreemptionChangesNoAnswer) {
     }
 }
 
+TEST_P(RecurrentTest, DraftsChangeNoAnswer) {
+  std::vector<Request> requests = Mixed();
+  requests[1].sampling.temperature = 0.5f;
+  const Answers alone = Alone(GetParam(), requests);
+  for (const Room& room : {kAmple, Room{.blocks = 25, .host_blocks = 60, .states = 20},
+                           Room{.blocks = 60, .host_blocks = 60, .states = 7}})
+    for (const Preemption preemption : {Preemption::kRecompute, Preemption::kSwap}) {
+      auto engine = MakeEngine(GetParam(), room, {.chunk = 40, .preemption = preemption},
+                               std::make_unique<Speculator>(kDeepest));
+      const Outcome outcome = Ask(*engine, requests);
+      EXPECT_EQ(outcome.answers, alone);
+      EXPECT_GT(outcome.stats.drafted_tokens, outcome.stats.accepted_tokens);
+      const Outcome again = Ask(*engine, requests);
+      EXPECT_EQ(again.answers, alone) << "with cached prefixes";
+    }
+  // The same model with coarser weights drafts, and it has recurrent layers, too.
+  WeightOptions coarse;
+  coarse.format = WeightFormat::kInt8;
+  auto engine = MakeEngine(GetParam(), kAmple, {},
+                           std::make_unique<Speculator>(
+                               kDeepest, std::make_unique<DraftModel>(RunnerOf(GetParam(), kAmple, coarse))));
+  const Outcome outcome = Ask(*engine, requests);
+  EXPECT_EQ(outcome.answers, alone);
+  EXPECT_GT(outcome.stats.accepted_tokens, 50);
+  EXPECT_GT(outcome.stats.drafted_tokens, outcome.stats.accepted_tokens);
+}
+
 TEST_P(RecurrentTest, ScoresAndMissingRoomForBeams) {
   auto engine = MakeEngine(GetParam(), {.blocks = 40, .states = 4}, {});
   auto whole = MakeEngine(GetParam(), kAmple, {.chunk = 512});
@@ -145,18 +140,9 @@ TEST_P(RecurrentTest, ScoresAndMissingRoomForBeams) {
   EXPECT_NE(why.find("5 beams need a state each"), std::string::npos) << why;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, RecurrentTest, ::testing::Values("qwen3_next", "qwen3_5", "qwen3_5_moe"));
-
-TEST(Recurrent, SpeculationIsRefused) {
-  const std::string model = (kGolden / "models/qwen3_5").string();
-  const auto lookup = Engine::Load({.model = model, .speculation = {.kind = Speculation::Kind::kLookup}});
-  ASSERT_FALSE(lookup);
-  EXPECT_NE(lookup.error().message().find("recurrent layers"), std::string::npos) << lookup.error().message();
-  const auto draft = Engine::Load({.model = (kGolden / "models/qwen3").string(),
-                                   .speculation = {.kind = Speculation::Kind::kDraft, .draft = model}});
-  ASSERT_FALSE(draft);
-  EXPECT_NE(draft.error().message().find("recurrent layers"), std::string::npos) << draft.error().message();
-}
+INSTANTIATE_TEST_SUITE_P(Models, RecurrentTest,
+                         ::testing::Values("qwen3_next", "qwen3_5", "qwen3_5_moe", "granitemoehybrid",
+                                           "bamba", "nemotron_h"));
 
 }  // namespace
-}  // namespace celer
+}  // namespace celer::recurrent

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "base/source_dir.h"
 #include "celer/engine.h"
 #include "engine/loop/engine_internals.h"
 #include "engine/runners/make_runner.h"
@@ -11,7 +12,7 @@
 namespace celer {
 namespace {
 
-const std::string kModels = std::string(CELER_SOURCE_DIR) + "/tests/golden/models/";
+const std::string kModels = std::string(kSourceDir) + "/tests/golden/models/";
 
 std::vector<Request> Requests() {
   std::vector<Request> requests;

@@ -11,13 +11,14 @@
 #include "engine/runners/make_runner.h"
 #include "engine/runners/run_logits.h"
 #if CELER_WITH_TEXT
+#include "base/source_dir.h"
 #include "engine/text/text_model.h"
 #endif
 
 namespace celer {
 namespace {
 
-const std::filesystem::path kStories = std::filesystem::path(CELER_SOURCE_DIR) / "../shared/data/stories260K";
+const std::filesystem::path kStories = std::filesystem::path(kSourceDir) / "../shared/data/stories260K";
 
 bool Missing() {
   return !std::filesystem::exists(kStories / "stories260K.bin");

@@ -3,6 +3,7 @@
 
   python3 examples_test.py build build/celer
 """
+import json
 import os
 import pathlib
 import subprocess
@@ -30,8 +31,11 @@ class Installed(unittest.TestCase):
         cls.prefix = cls.work / "prefix"
         run("cmake", "--install", BUILD, "--prefix", cls.prefix)
         run("cmake", "-S", ROOT / "examples", "-B", cls.work / "build", f"-DCMAKE_PREFIX_PATH={cls.prefix}")
-        run("cmake", "--build", cls.work / "build")
+        run("cmake", "--build", cls.work / "build", "--parallel", "2")
         cls.examples = cls.work / "build"
+        cls.model = cls.work / "tiny.gguf"
+        run(CELER, "synth", "smollm2-135m", "--weights", "q8_0", "--layers", 2, "--hidden", 64, "--intermediate", 96,
+            "--vocab", 512, "--heads", 2, "--kv-heads", 1, "--head-dim", 32, "-o", cls.model)
 
     def test_installed_program_runs(self):
         self.assertRegex(run(self.prefix / "bin/celer", "--version").stdout, r"^celer \d+\.\d+\.\d+(-dev)?\n$")
@@ -57,9 +61,7 @@ class Installed(unittest.TestCase):
         self.assertIn("requested version \"9.0\"", done.stderr)
 
     def test_generate(self):
-        model = self.work / "tiny.gguf"
-        run(CELER, "synth", "smollm2-135m", "--weights", "q8_0", "--layers", 2, "--hidden", 64, "--intermediate", 96,
-            "--vocab", 512, "--heads", 2, "--kv-heads", 1, "--head-dim", 32, "-o", model)
+        model = self.model
         said = run(self.examples / "generate", model, "hello").stdout
         self.assertEqual(said, run(CELER, "run", model, "hello", "--raw", "-q", "-n", 200, "--temperature", 0,
                                    "--device", "cpu").stdout)
@@ -67,10 +69,40 @@ class Installed(unittest.TestCase):
         self.assertEqual(missing.returncode, 1)
         self.assertIn("missing.gguf", missing.stderr)
 
+    def test_engine_thread(self):
+        said = run(self.examples / "engine_thread", self.model, "one", "two", "three").stdout.splitlines()
+        self.assertEqual([line.rsplit(" ", 1)[-1] for line in said if line.startswith("  ")], ["[length]", "[length]", "[cancelled]"])
+        self.assertRegex(said[-1], r"^\d+ tokens in \d+ steps$")
+
+    def test_batch(self):
+        prompts = [f"prompt {i}" for i in range(5)]
+        said = run(self.examples / "batch", self.model, input="\n".join(prompts)).stdout.splitlines()
+        self.assertEqual(len(said), 5)
+        alone = run(self.examples / "batch", self.model, input=prompts[3]).stdout.splitlines()
+        self.assertEqual(alone, said[3:4])
+
+    def test_embed(self):
+        said = run(self.examples / "embed", self.model, "a cat", "a cat", "a theorem").stdout.splitlines()
+        self.assertEqual(said[:2], ["1.0000  a cat"] * 2)
+        self.assertLess(float(said[2].split()[0]), 0.9999)
+
+    def test_structured(self):
+        schema = '{"type": "object", "properties": {"sex": {"enum": ["f", "m"]}, "old": {"type": "boolean"}}, "required": ["sex", "old"], ' \
+                 '"additionalProperties": false}'
+        answer = json.loads(run(self.examples / "structured", self.model, "x", schema).stdout)
+        self.assertEqual((sorted(answer), type(answer["old"])), (["old", "sex"], bool))
+        refused = run(self.examples / "structured", self.model, "x", '{"type": "thing"}', check=False)
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("#/type", refused.stderr)
+
+    def test_graph(self):
+        network = ROOT / "tests/golden/networks/mixed.onnx"
+        said = run(self.examples / "graph", network, 0.5).stdout
+        self.assertRegex(said, r"^\w+: f32 \[[\d, ]+\], the largest is \S+, element \d+\n")
+        self.assertEqual(run(self.examples / "graph", self.model, 0.5, check=False).returncode, 1)
+
     def test_chat_in_c(self):
-        model = self.work / "tiny_c.gguf"
-        run(CELER, "synth", "smollm2-135m", "--weights", "q8_0", "--layers", 2, "--hidden", 64, "--intermediate", 96,
-            "--vocab", 512, "--heads", 2, "--kv-heads", 1, "--head-dim", 32, "-o", model)
+        model = self.model
         said = run(self.examples / "chat", model, "hello").stdout
         self.assertEqual(said, run(self.examples / "generate", model, "hello").stdout)
         missing = run(self.examples / "chat", self.work / "missing.gguf", "hello", check=False)

@@ -409,5 +409,10 @@ FAMILIES = {"fused conv": fused_conv, "fused gemm": fused_gemm, "fused matmul": 
             "group query attention": group_query, "qlinear": qlinear, "products of bytes": products, "qattention": qattention,
             "nbits": nbits, "quantize": linears, "lstm": dynamic_lstm, "qlinear of onnx": qlinear_of_onnx}
 
+if beside_ort.saturates():
+    for name in ("products of bytes", "qattention", "lstm", "qlinear of onnx"):
+        del FAMILIES[name]
+        print(f"{name}: skipped, ONNX Runtime saturates on this CPU")
+
 if __name__ == "__main__":
     sys.exit(beside_ort.main(FAMILIES, sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else ""))

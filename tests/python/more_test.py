@@ -129,11 +129,26 @@ class Limits(tiny.Case):
         for kind, words, call in [(FileNotFoundError, "llama-3.1-8b", lambda: celer.limits("llama-3.1-8", "rtx4090")),
                                   (FileNotFoundError, "rtx4090", lambda: celer.limits("llama-3.1-8b", "rtx4091")),
                                   (ValueError, "weight_bits", lambda: celer.limits("llama-3.1-8b", "rtx4090", weight_bits=0)),
+                                  (TypeError, "weight_bits", lambda: celer.limits("llama-3.1-8b", "rtx4090", weight_bits="4")),
+                                  (ValueError, "kv_bits", lambda: celer.limits("llama-3.1-8b", "rtx4090", kv_bits=float("nan"))),
+                                  (ValueError, "prompt", lambda: celer.limits("llama-3.1-8b", "rtx4090", prompt=-1)),
+                                  (ValueError, "context", lambda: celer.limits("llama-3.1-8b", "rtx4090", context=[2**70])),
+                                  (TypeError, "machine", lambda: celer.limits("llama-3.1-8b", 4090)),
                                   (ValueError, "batch", lambda: celer.limits("llama-3.1-8b", "rtx4090", batch=0)),
                                   (TypeError, "weight_bits", lambda: celer.limits("llama-3.1-8b", "rtx4090", weight_bit=4)),
                                   (TypeError, "context", lambda: celer.limits("llama-3.1-8b", "rtx4090", context=[]))]:
             with self.subTest(words=words):
                 self.assert_error(kind, words, call)
+
+
+class Messages(tiny.Case):
+    def test_warnings_go_to_a_logger(self):
+        """And not to stderr, which is the program's."""
+        odd = pathlib.Path(tiny.FOLDER.name) / "odd.gguf"
+        odd.write_bytes(pathlib.Path(tiny.model()).read_bytes().replace(b"gpt-2", b"zpt-2"))
+        with self.assertLogs("celer", "WARNING") as said:
+            celer.load(odd, **tiny.SETTINGS).close()
+        self.assertIn("pre-tokenizer 'zpt-2'", said.output[0])
 
 
 class Commands(tiny.Case):

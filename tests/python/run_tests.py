@@ -17,6 +17,7 @@ import unittest
 
 BUILD = pathlib.Path(sys.argv[1]).resolve()
 FULL = "--full" in sys.argv
+PYTHONS = (sys.argv[sys.argv.index("--full") + 1:] if FULL else []) or [sys.executable]
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SCRIPT = """
@@ -60,11 +61,24 @@ class Package(unittest.TestCase):
     def test_language_models(self):
         self.run_tests("llm_test.py")
 
+    def test_adapters(self):
+        self.run_tests("lora_test.py")
+
     def test_networks(self):
         self.run_tests("session_test.py")
 
     def test_all_else(self):
         self.run_tests("more_test.py")
+
+    def test_examples(self):
+        self.run_tests("examples_test.py")
+
+    def test_notebook(self):
+        self.run_tests("notebook_test.py")
+
+    def test_lm_evaluation_harness(self):
+        for python in PYTHONS:
+            self.run_tests("lm_eval_test.py", python)
 
     def test_wheel(self):
         self.assertIn("-cp310-abi3-", self.wheel.name)
@@ -73,6 +87,20 @@ class Package(unittest.TestCase):
             self.assertLess(self.wheel.stat().st_size, 20 << 20)
         symbols = run("nm", "-D", "--defined-only", module).stdout.split()
         self.assertEqual(symbols[2::3], ["PyInit__celer"])
+
+    def test_the_source_says_all_that_is_missing(self):
+        """What `pip install` of it shows: once without a compiler, once without any package."""
+        configure = ["cmake", "-S", ROOT, "-DSKBUILD=2", "-DCELER_PYTHON=ON"]
+        path = self.work / "bin"
+        path.mkdir()
+        (path / "cmake").symlink_to(shutil.which("cmake"))
+        said = run(*configure, "-B", self.work / "without", check=False, env={**os.environ, "PATH": str(path), "CXX": "no-such-g++"}).stderr
+        self.assertIn("there is no C++ compiler", said)
+        said += run(*configure, "-B", self.work / "bare", "-DCMAKE_FIND_ROOT_PATH=/nowhere",
+                    *(f"-DCMAKE_FIND_ROOT_PATH_MODE_{kind}=ONLY" for kind in ("PACKAGE", "INCLUDE", "LIBRARY")), check=False).stderr
+        self.assertIn("not found: CLI11,", said)
+        for package in ("libfmt-dev", "libsentencepiece-dev", "libboost-dev", "python3-dev"):
+            self.assertEqual(said.count(package), 2, said)
 
     def test_types(self):
         config = run(sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", "--cache-dir", self.work / "mypy", cwd=ROOT, check=False)
@@ -94,12 +122,22 @@ class Package(unittest.TestCase):
         self.assertEqual(out[-1].split()[0], "8")
         self.assertEqual(run(python, "-m", "pip", "check").stdout.strip(), "No broken requirements found.")
 
+    def test_objects_of_transformers(self):
+        """Of what this interpreter has; with --full also models."""
+        for python in PYTHONS:
+            self.run_tests("transformers_test.py", python)
+
     def test_pytorch(self):
+        self.run_full("torch_test.py")
+
+    def test_training(self):
+        self.run_full("qat_test.py")
+
+    def run_full(self, name):
         if not FULL:
-            self.skipTest("PyTorch's tests are for make test-python-full")
-        pythons = sys.argv[sys.argv.index("--full") + 1:] or [sys.executable]
-        for python in pythons:
-            self.run_tests("torch_test.py", python)
+            self.skipTest("tests that need PyTorch are for make test-python-full")
+        for python in PYTHONS:
+            self.run_tests(name, python)
 
 
 if __name__ == "__main__":

@@ -159,6 +159,23 @@ class Session(tiny.Case):
         np.testing.assert_allclose(celer.InferenceSession(CONV, plain).run(None, {"x": x})[0],
                                    celer.InferenceSession(CONV).run(None, {"x": x})[0], rtol=1e-5, atol=1e-6)
 
+    def test_networks_of_files(self):
+        """Every network of tests/golden, at the sizes that the file says and at 2 where it leaves one open."""
+        files = sorted((tiny.ROOT / "tests/golden/networks").glob("*.onnx"))
+        self.assertGreaterEqual(len(files), 7)
+        for file in files:
+            ours, theirs = celer.InferenceSession(file, options(celer)), onnxruntime.InferenceSession(str(file), options(onnxruntime))
+            feed = {}
+            for port in ours.get_inputs():
+                shape = [size if isinstance(size, int) else 2 for size in port.shape]
+                whole = port.dtype.startswith(("i", "u"))
+                feed[port.name] = RANDOM.integers(0, 9, shape).astype("int64") if whole else RANDOM.standard_normal(shape, np.float32)
+            for port, mine, yours in zip(ours.get_outputs(), ours.run(None, feed), theirs.run(None, feed)):
+                with self.subTest(file=file.name, output=port.name):
+                    self.assertEqual((mine.dtype, mine.shape), (yours.dtype, yours.shape))
+                    np.testing.assert_allclose(mine, yours, rtol=1e-4, atol=1e-4 * max(1.0, float(np.abs(yours).max(initial=0))))
+
+    @unittest.skipIf(tiny.SANITIZED, "sanitizers keep memory that was freed")
     def test_sessions_come_and_go(self):
         def rss():
             with open("/proc/self/statm", encoding="ascii") as file:
@@ -192,10 +209,20 @@ class Session(tiny.Case):
                 (FileNotFoundError, "/no/such.onnx", lambda: celer.InferenceSession("/no/such.onnx")),
                 (ValueError, "the bytes", lambda: celer.InferenceSession(b"junk")), (ValueError, "the bytes", lambda: celer.InferenceSession(cut)),
                 (NotImplementedError, "NoSuchOperator", lambda: celer.InferenceSession(unknown)),
+                (NotImplementedError, "NoSuchOperat", lambda: celer.InferenceSession(unknown.replace(b"NoSuchOperator", b"NoSuchOperat\xff\xfe"))),
                 (ValueError, "CPUExecutionProvider alone", lambda: celer.InferenceSession(DENSE, providers=["CUDAExecutionProvider"])),
                 (TypeError, "sess_options", lambda: celer.InferenceSession(DENSE, session_options=None)),
                 (TypeError, "SessionOptions", lambda: celer.InferenceSession(DENSE, onnxruntime.SessionOptions())),
                 (ValueError, "precision", lambda: celer.InferenceSession(DENSE, wrong)),
+                (TypeError, "intra_op_num_threads", lambda: setattr(options(celer), "intra_op_num_threads", "2")),
+                (ValueError, "GraphOptimizationLevel", lambda: setattr(options(celer), "graph_optimization_level", 7)),
+                (TypeError, "path_or_bytes", lambda: celer.InferenceSession(None)),
+                (ValueError, "zero byte", lambda: celer.InferenceSession("net\0.onnx")),
+                (ValueError, "float32", lambda: session.run(None, {"x": x.astype(">f4")})),
+                (ValueError, "complex64", lambda: session.run(None, {"x": x.astype(np.complex64)})),
+                (TypeError, "input_feed", lambda: session.run(None, [x])),
+                (TypeError, "output_names", lambda: session.run(3, {"x": x})),
+                (TypeError, "output_names", lambda: session.run("y", {"x": x})),
                 (ValueError, "no options", lambda: celer.InferenceSession(DENSE, provider_options=[{"a": 1}])),
                 (AttributeError, "it has", lambda: setattr(options(celer), "threads", 2)),
                 (ValueError, "bound output", lambda: bound(np.empty((3, 8), np.float32))),

@@ -1,4 +1,5 @@
 """A small model with random weights for the tests of the Python package, made with the package's own program."""
+import os
 import pathlib
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TEMPLATE = ROOT / "tests/chat_templates/chatml.jinja"
 SETTINGS = {"context": 256, "threads": 1, "kv_memory": "8MiB"}
+SANITIZED = "CELER_SANITIZED" in os.environ
 FOLDER = tempfile.TemporaryDirectory(prefix="celer-python-")
 
 

@@ -38,7 +38,19 @@ class Odd(nn.Module):
     """An operator that networks have not."""
 
     def forward(self, x):
-        return torch.linalg.eigvals(x @ x.T).abs().sort().values
+        return torch.linalg.eigvals(x).abs()
+
+
+class Mixed(nn.Module):
+    """Such an operator between others."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.after = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+    def forward(self, x):
+        y = torch.relu(self.before(x))
+        return self.after(torch.linalg.eigvals(y @ y.T).abs().sort().values) + x.sum()
 
 
 class Compile(tiny.Case):
@@ -71,6 +83,22 @@ class Compile(tiny.Case):
             warnings.simplefilter("error")
             torch.testing.assert_close(fast(x), Odd()(x))
         self.assertIn("Odd", fast.fallbacks[0])
+
+    def test_the_rest_of_a_module_runs(self):
+        module = Mixed().eval()
+        x = torch.randn(4, 4)
+        with self.assertWarnsRegex(CelerWarning, "Mixed is cut into parts: .*eigvals.* stays with PyTorch"):
+            fast = celer.compile(module, x)
+        self.assertTrue(fast.in_celer)
+        self.assertNotIn("Linear", fast.fallbacks[0].split(" stays ")[0])
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("error", CelerWarning)
+            torch.testing.assert_close(fast(x), module(x), rtol=1e-4, atol=1e-4)
+            y = torch.randn(4, 4)
+            torch.testing.assert_close(fast(y), module(y), rtol=1e-4, atol=1e-4)
+            module.before.weight += 1  # is exported again
+            warnings.simplefilter("ignore", CelerWarning)
+            torch.testing.assert_close(fast(y), module(y), rtol=1e-4, atol=1e-4)
 
     def test_gradients_and_changed_weights(self):
         module = nn.Linear(4, 2).eval()
@@ -118,6 +146,13 @@ class Backend(tiny.Case):
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore", CelerWarning)
             torch.testing.assert_close(fast(x), function(x), rtol=1e-4, atol=1e-5)
+
+    def test_a_graph_is_cut(self):
+        module = Mixed().eval()
+        fast = torch.compile(module, backend=dynamo_backend, dynamic=False)
+        x = torch.randn(4, 4)
+        with torch.no_grad(), self.assertWarnsRegex(CelerWarning, "is cut into parts: .*eigvals.* stays with PyTorch"):
+            torch.testing.assert_close(fast(x), module(x), rtol=1e-4, atol=1e-4)
 
     def test_weights_that_change(self):
         dense = nn.Linear(4, 4).eval()

@@ -2,10 +2,12 @@
 """The files of deploy/ suit the server: deploy_files_test.py CELER. Flags, routes and metrics that they name exist; the
 programs that read them (systemd-analyze, HAProxy, promtool) accept them, where they are installed."""
 import json
+import os
 import pathlib
 import re
 import subprocess
 import sys
+import time
 import unittest
 
 import fleet
@@ -128,14 +130,92 @@ class Files(ServerCase):
         self.assertEqual([env.get(name) for name in names],
                          [f"celer-{i}.celer.$(NAMESPACE).svc.cluster.local:8000" for i in range(celer["spec"]["replicas"])])
 
+    def test_kubernetes_pool(self):
+        parts = {one["kind"]: one for name in ("inference_pool", "autoscaling") for one in documents(f"kubernetes/{name}.yaml")}
+        pod = parts["Deployment"]["spec"]["template"]
+        container = pod["spec"]["containers"][0]
+        labels, name = pod["metadata"]["labels"], parts["Deployment"]["metadata"]["name"]
+        for selector in (parts["Deployment"]["spec"]["selector"], parts["PodDisruptionBudget"]["spec"]["selector"],
+                         parts["InferencePool"]["spec"]["selector"]):
+            self.assertLessEqual(selector["matchLabels"].items(), labels.items())
+        self.assertEqual([port["number"] for port in parts["InferencePool"]["spec"]["targetPorts"]],
+                         [port["containerPort"] for port in container["ports"]])
+        backend = parts["HTTPRoute"]["spec"]["rules"][0]["backendRefs"][0]
+        self.assertEqual((backend["kind"], backend["name"]), ("InferencePool", parts["InferencePool"]["metadata"]["name"]))
+        self.assertEqual(parts["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"], name)
+        self.known_flags(" ".join(container["args"]))
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            self.assertEqual(self.server.request("GET", container[probe]["httpGet"]["path"])[0], 200, probe)
+        # What the autoscaler reads exists, under the name that the adapter's rule gives it.
+        rule = yaml.safe_load(parts["ConfigMap"]["data"]["config.yaml"])["rules"][0]
+        series = re.search(r'__name__=~"([^"]+)"', rule["seriesQuery"])[1]
+        found = {rule["name"]["as"].replace("${1}", re.fullmatch(rule["name"]["matches"], f"celer:{metric}")[1])
+                 for metric in self.metrics() if re.fullmatch(series, f"celer:{metric}")}
+        self.assertEqual({one["pods"]["metric"]["name"] for one in parts["HorizontalPodAutoscaler"]["spec"]["metrics"]}, found)
+        drain = sum(float(re.search(r"\d+", flag)[0]) for flag in container["args"] if flag.startswith("--drain"))
+        self.assertGreater(pod["spec"]["terminationGracePeriodSeconds"], drain)
+
+    def test_kserve(self):
+        parts = {one["kind"]: one for one in documents("kubernetes/kserve.yaml")}
+        container = parts["ServingRuntime"]["spec"]["containers"][0]
+        self.assertEqual(container["name"], "kserve-container")
+        self.known_flags(" ".join(container["args"]))
+        self.assertIn(f"--port={container['ports'][0]['containerPort']}", container["args"])
+        model = parts["InferenceService"]["spec"]["predictor"]["model"]
+        self.assertEqual(model["runtime"], parts["ServingRuntime"]["metadata"]["name"])
+        self.assertIn(model["modelFormat"]["name"], [one["name"] for one in parts["ServingRuntime"]["spec"]["supportedModelFormats"]])
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            self.assertEqual(self.server.request("GET", container[probe]["httpGet"]["path"])[0], 200, probe)
+
+    def test_slurm(self):
+        """As a job array of three tasks would run it, and with a task that is ended in the middle and queued again."""
+        script = DEPLOY / "slurm/celer.sbatch"
+        folder = self.folder / "slurm"
+        (folder / "bin").mkdir(parents=True)
+        (folder / "bin/scontrol").write_text('#!/bin/sh\necho "$@" >> "$REQUEUED"\n')
+        (folder / "bin/scontrol").chmod(0o755)
+        rows = [{"custom_id": f"line-{i}", "method": "POST", "url": "/v1/completions",
+                 "body": {"model": "x", "prompt": f"Line {i}", "max_tokens": 200 if i == 1 else 5, "ignore_eos": True}} for i in range(10)]
+        (folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        environment = {**os.environ, "CELER": str(ServerCase.celer), "CELER_CACHE": str(self.folder), "SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "7",
+                       "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_CPUS_PER_TASK": "1", "REQUEUED": str(folder / "requeued"),
+                       "CELER_FLAGS": "--device cpu --window 1 --quiet --kv-memory 32MiB --context 2048",
+                       "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+        command = ["bash", script, "batch", self.model, folder / "in.jsonl", folder / "answers"]
+        for task in ("1", "2", "3"):
+            done = run(*command, env={**environment, "SLURM_ARRAY_TASK_ID": task})
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        lines = [json.loads(line) for path in sorted((folder / "answers").glob("part-*.jsonl")) for line in path.read_text().splitlines()]
+        self.assertEqual(sorted(line["custom_id"] for line in lines), sorted(row["custom_id"] for row in rows))
+        self.assertFalse((folder / "requeued").exists())
+        self.assertEqual(run("bash", script, "dance", "model", env=environment).returncode, 2)
+        # Slurm's signal before the end of a job's time.
+        rows[1]["body"]["max_tokens"] = 1900
+        (folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        process = subprocess.Popen([str(part) for part in [*command[:-1], folder / "again"]],
+                                   env={**environment, "SLURM_ARRAY_TASK_ID": "2"}, stderr=subprocess.PIPE, text=True)
+        end = time.monotonic() + 120
+        while not (folder / "again/part-00002.in.jsonl").exists() or not (folder / "again/part-00002.in.jsonl").read_text().count("\n") == 3:
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.01)
+        process.terminate()
+        said = process.communicate()[1]
+        self.assertEqual(process.returncode, 0, said)
+        self.assertEqual((folder / "requeued").read_text().split(), ["requeue", "7_2"])
+
     def test_kubernetes_schema(self):
         try:
             import kubernetes_validate
         except ImportError:
             self.skipTest("kubernetes-validate is not installed; tools/test_clients.sh does it")
-        for name in ("celer.yaml", "router.yaml"):
-            for one in documents(f"kubernetes/{name}"):
-                kubernetes_validate.validate(one, kubernetes_validate.latest_version(), strict=True)
+        extensions = set()
+        for path in sorted((DEPLOY / "kubernetes").glob("*.yaml")):
+            for one in documents(f"kubernetes/{path.name}"):
+                try:
+                    kubernetes_validate.validate(one, kubernetes_validate.latest_version(), strict=True)
+                except kubernetes_validate.SchemaNotFoundError:  # of Kubernetes itself it has all
+                    extensions.add(one["kind"])
+        self.assertEqual(extensions, {"InferencePool", "HTTPRoute", "ServingRuntime", "InferenceService"})
 
     # ---- the image ----
 

@@ -2,6 +2,7 @@
 import concurrent.futures
 import dataclasses
 import http.client
+import importlib.util
 import json
 import os
 import pathlib
@@ -14,6 +15,16 @@ import urllib.parse
 
 DEPLOY = pathlib.Path(__file__).resolve().parents[2] / "deploy"
 VENV = pathlib.Path(__file__).resolve().parents[2] / ".venv"
+
+
+def _load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+resume = _load(DEPLOY.parent / "python/celer/resume.py")  # needs no extension module
 
 
 def program(name):
@@ -78,6 +89,7 @@ class Answer:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     finish: str = ""
+    retry_after: str = ""
 
 
 def stream_chat(url, messages, request_id, max_tokens=8, on_first=None, **params):
@@ -91,7 +103,7 @@ def stream_chat(url, messages, request_id, max_tokens=8, on_first=None, **params
         connection.request("POST", "/v1/chat/completions", json.dumps(body),
                            {"Content-Type": "application/json", "X-Request-Id": request_id})
         response = connection.getresponse()
-        answer.status = response.status
+        answer.status, answer.retry_after = response.status, response.headers.get("Retry-After", "")
         if response.status != 200:
             answer.error = f"status {response.status}: {response.read(300)!r}"
             return answer
@@ -123,6 +135,31 @@ def stream_chat(url, messages, request_id, max_tokens=8, on_first=None, **params
     return answer
 
 
+def whole_chat(url, messages, request_id, max_tokens=8, **params):
+    """The same, not streamed."""
+    place = urllib.parse.urlsplit(url)
+    answer = Answer(0, request_id)
+    connection = http.client.HTTPConnection(place.hostname, place.port, timeout=300)
+    try:
+        connection.request("POST", "/v1/chat/completions", json.dumps({"messages": messages, "max_tokens": max_tokens, "temperature": 0, **params}),
+                           {"Content-Type": "application/json", "X-Request-Id": request_id})
+        response = connection.getresponse()
+        answer.status, answer.retry_after = response.status, response.headers.get("Retry-After", "")
+        data = response.read()
+        if response.status != 200:
+            answer.error = f"status {response.status}: {data[:300]!r}"
+            return answer
+        body = json.loads(data)
+        choice, usage = body["choices"][0], body["usage"]
+        answer.text, answer.finish, answer.done = choice["message"]["content"] or "", choice["finish_reason"], True
+        answer.prompt_tokens, answer.cached_tokens = usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
+    except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+        answer.error = f"{type(error).__name__}: {error}"
+    finally:
+        connection.close()
+    return answer
+
+
 class Conversation:
     """Turns that grow. What the assistant said before is given, so that every run asks the very same."""
 
@@ -131,8 +168,8 @@ class Conversation:
         self.messages = [{"role": "system", "content": system}, {"role": "user", "content": f"Tell me about {subject}, please."}]
         self.turns = 0
 
-    def ask(self, url, **params):
-        answer = stream_chat(url, self.messages, f"{self.name}-{self.turns}", **params)
+    def ask(self, url, how=stream_chat, **params):
+        answer = how(url, self.messages, f"{self.name}-{self.turns}", **params)
         self.turns += 1
         self.messages = [*self.messages, {"role": "assistant", "content": f"Here is part {self.turns} of what there is to say."},
                          {"role": "user", "content": f"And what comes after part {self.turns}? Go on, with every detail."}]

@@ -11,6 +11,8 @@
 
 #include "server/page/page.h"
 
+#include "base/source_dir.h"
+
 namespace celer::server {
 namespace {
 
@@ -30,7 +32,7 @@ const PageFile* Find(std::string_view path) {
 }
 
 TEST(PageFiles, HoldTheBytesOfTheirSources) {
-  const std::filesystem::path folder = std::filesystem::path(CELER_SOURCE_DIR) / "src/server/page";
+  const std::filesystem::path folder = std::filesystem::path(kSourceDir) / "src/server/page";
   for (const PageFile& file : PageFiles()) {
     const std::string name = file.path == "/" ? "index.html" : std::string(file.path.substr(1));
     EXPECT_EQ(file.body, ReadFile(folder / name)) << name;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "celer/log.h"
 #include "cli/shared/commands.h"
 #include "cli/shared/interrupt.h"
 #include "io/file/mapping_faults.h"
@@ -12,6 +13,7 @@
 
 int main(int argc, char** argv) {
   using namespace celer::cli;
+  celer::SetLogSink(celer::StderrLog());
   PrepareStreams();
   HandleSignals();
   celer::ReportMappingFaults(kFailed);

@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 NAME = re.compile(r"`((?:[A-Za-z]\w*::)*[A-Z][a-z]\w*[A-Z]?\w*)(?:\(\))?`")
 FLAG = re.compile(r"`(--[a-z][a-z-]+)")
-EXAMPLES = {"BlockIq4Xs", "src/formats/iq4_xs.h", "src/formats/iq4_xs.cc"}  # what docs/add_a_format.md adds
+EXAMPLES = {"BlockIq4Xs", "src/formats/iq/iq4_xs.h", "src/formats/iq/iq4_xs.cc"}  # what docs/add_a_format.md adds
 # Pages that follow the code from file to file: what they call by a name of the code is there.
 GUIDES = ("path_of_a_*.md", "add_a*.md")
 PATH = re.compile(r"`((?:src|include|tests|tools|bench|cmake|docs|examples|deploy)/[\w./@-]+)`")

@@ -5,11 +5,13 @@
 
 A module, or with torch.compile each graph that PyTorch finds in it, is exported to ONNX by PyTorch's own exporter and runs as a
 celer.InferenceSession. Each new combination of shapes is exported once. What cannot be exported or run, and what differs from
-PyTorch's result, stays with PyTorch, and a warning names it. So does a call that records gradients.
+PyTorch's result, stays with PyTorch, and a warning names it: a graph is cut around such operators, and what is between them runs in
+celer. A call that records gradients stays with PyTorch, too.
 """
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib.util
 import io
 import logging
@@ -25,8 +27,10 @@ from torch.utils import _pytree as pytree
 
 from .._arguments import named
 from .._session import InferenceSession, SessionOptions
+from ._split import Frozen, split
+from ._qat import Prepared, Quantized, convert, prepare_qat
 
-__all__ = ["CelerWarning", "Compiled", "compile", "dynamo_backend"]
+__all__ = ["CelerWarning", "Compiled", "Prepared", "Quantized", "compile", "convert", "dynamo_backend", "prepare_qat"]
 
 _MOST_SHAPES = 16
 _TOLERANCE = 1e-3  # of the largest value; other orders of summation give about 1e-6, f16 about 1e-3
@@ -61,12 +65,14 @@ def _sentence(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:300] if lines else 'it says nothing'}"
 
 
-def _session(module: torch.nn.Module, inputs: Sequence[torch.Tensor], threads: int) -> InferenceSession:
-    """The module as a network; inputs are called in0, in1, ... An error names what each exporter said."""
+def _session(module: torch.nn.Module, inputs: Sequence[torch.Tensor], threads: int, quick: bool) -> InferenceSession:
+    """The module as a network; inputs are called in0, in1, ... An error names what each exporter said. quick: by the quicker one."""
     names = [f"in{i}" for i in range(len(inputs))]
     ways = [name == "onnxscript" for name in ("onnxscript", "onnx") if importlib.util.find_spec(name)]
     if not ways:
         raise RuntimeError("PyTorch's exporters need the package onnxscript or onnx")
+    if quick:
+        ways = ways[-1:]
     options = SessionOptions()
     options.intra_op_num_threads = threads
     said = []
@@ -85,13 +91,13 @@ def _session(module: torch.nn.Module, inputs: Sequence[torch.Tensor], threads: i
 class _Network:
     """A function of tensors, exported for one combination of shapes."""
 
-    def __init__(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor], threads: int) -> None:
+    def __init__(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor], threads: int, quick: bool = False) -> None:
         with torch.no_grad():
             expected, self.form = pytree.tree_flatten(module(*inputs))
         for one in expected:
             if not isinstance(one, torch.Tensor):
                 raise RuntimeError(f"it gives a {type(one).__name__}, and networks give tensors")
-        self.session = _session(module, inputs, threads)
+        self.session = _session(module, inputs, threads, quick)
         # An input that is an output, too, is called in1_orig by one exporter.
         self.used = {port.name: int(re.sub(r"^in(\d+).*", r"\1", port.name)) for port in self.session.get_inputs()}
         found = self._flat(inputs)
@@ -123,7 +129,8 @@ class Compiled(torch.nn.Module):  # type: ignore[misc,unused-ignore]
         self.name = name or type(module).__name__
         self.threads = threads
         self.fallbacks: list[str] = []
-        self._networks: dict[Any, _Network | None] = {}
+        self._networks: dict[Any, Callable[[Sequence[torch.Tensor]], Any] | None] = {}
+        self._is_part = False
         self._versions: list[int] = []
 
     @property
@@ -135,7 +142,7 @@ class Compiled(torch.nn.Module):  # type: ignore[misc,unused-ignore]
         network = self._network(args) if not kwargs else None
         return self.module(*args, **kwargs) if network is None else network(args)
 
-    def _network(self, args: tuple[Any, ...]) -> _Network | None:
+    def _network(self, args: tuple[Any, ...]) -> Callable[[Sequence[torch.Tensor]], Any] | None:
         if self.module.training or not args or not all(isinstance(one, torch.Tensor) and one.device.type == "cpu" for one in args):
             return None
         weights = [*self.module.parameters(), *self.module.buffers()]
@@ -158,12 +165,41 @@ class Compiled(torch.nn.Module):  # type: ignore[misc,unused-ignore]
             self.fallbacks.append(what)
             warnings.warn(what, CelerWarning, stacklevel=4)
 
-    def _make(self, args: tuple[Any, ...]) -> _Network | None:
+    def _make(self, args: tuple[Any, ...]) -> Callable[[Sequence[torch.Tensor]], Any] | None:
         try:
             return _Network(self.module, args, self.threads)
         except Exception as error:
-            self._say(f"{self.name} stays with PyTorch: {str(error) if type(error) is RuntimeError else _sentence(error)}")
+            said = str(error) if type(error) is RuntimeError else _sentence(error)
+        parts = None if self._is_part else self._cut(args)
+        if parts is None:
+            self._say(f"{self.name} stays with PyTorch: {said}")
             return None
+        graph, staying = parts
+        self._say(f"{self.name} is cut into parts: {', '.join(staying) or 'nothing'} stays with PyTorch: {said}")
+        return lambda inputs: graph(*inputs)
+
+    def _cut(self, args: tuple[Any, ...]) -> tuple[torch.fx.GraphModule, list[str]] | None:
+        """The module with the parts that run in celer."""
+        def wrap(part: torch.nn.Module, name: str) -> Compiled:
+            made = Compiled(part, self.threads, name)
+            made._is_part = True
+            made.eval()
+            return made
+
+        def check(one: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> None:
+            _Network(one, inputs, self.threads, quick=True)
+
+        try:
+            graph = _traced(self.module)
+            found = split(graph, args, check, wrap)
+            if found is None:
+                return None
+            with torch.no_grad(), warnings.catch_warnings(record=True):
+                found[0](*args)  # makes its networks
+        except Exception:
+            return None
+        parts = [one for one in found[0].modules() if isinstance(one, Compiled)]
+        return found if any(one.in_celer for one in parts) else None
 
 
 @named
@@ -190,18 +226,20 @@ def compile(module: torch.nn.Module, example_inputs: Any = None, *, threads: int
     return compiled
 
 
-class _Frozen(torch.nn.Module):  # type: ignore[misc,unused-ignore]
-    """A graph of torch.compile, whose weights are among its inputs, with them inside."""
-
-    def __init__(self, graph: Callable[..., Any], kept: dict[int, torch.Tensor], count: int) -> None:
-        super().__init__()
-        self.graph, self.places, self.count = graph, sorted(kept), count
-        for at, tensor in kept.items():
-            self.register_buffer(f"kept{at}", tensor.detach(), persistent=False)
-
-    def forward(self, *args: Any) -> Any:
-        rest = iter(args)
-        return self.graph(*(getattr(self, f"kept{at}") if at in self.places else next(rest) for at in range(self.count)))
+def _traced(module: torch.nn.Module) -> torch.fx.GraphModule:
+    """A module as a graph whose weights are its attributes."""
+    if isinstance(module, Frozen) and isinstance(module.graph, torch.fx.GraphModule):
+        graph = torch.fx.GraphModule(module.graph, copy.deepcopy(module.graph.graph))
+        inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        for at in module.places:
+            name = f"kept{at}"
+            graph.register_buffer(name, getattr(module, name), persistent=False)
+            with graph.graph.inserting_before(inputs[at]):
+                inputs[at].replace_all_uses_with(graph.graph.get_attr(name))
+            graph.graph.erase_node(inputs[at])
+        graph.recompile()
+        return graph.eval()
+    return torch.fx.symbolic_trace(module)
 
 
 def dynamo_backend(graph: torch.fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
@@ -218,7 +256,7 @@ def dynamo_backend(graph: torch.fx.GraphModule, example_inputs: Sequence[Any], *
         if not compiled or any(kept[i] is not args[i] for i in weights):
             kept.clear()
             kept.update({i: args[i] for i in weights})
-            compiled[:] = [Compiled(_Frozen(graph, kept, len(args)).eval(), name=name).eval()]
+            compiled[:] = [Compiled(Frozen(graph, kept, len(args)).eval(), name=name).eval()]
         return compiled[0](*(one for i, one in enumerate(args) if i not in weights))
 
     return torch._dynamo.disable(run)  # type: ignore[no-any-return,unused-ignore]

@@ -108,8 +108,9 @@ std::string SummaryText(const BatchOutcome& o, const BatchFlags& flags) {
 
 Result<int> Run(BatchFlags& flags) {
   CELER_ASSIGN(BatchFiles files, OpenFiles(flags));
-  CELER_RETURN_IF_ERROR(flags.trace.Open(&flags.model.options.engine));
+  CELER_RETURN_IF_ERROR(flags.trace.Open());
   CELER_ASSIGN(TextModel model, flags.model.Load());
+  flags.trace.Attach(*model.engine);
   const Engine::Info info = model.engine->info();
   BatchSettings settings;
   settings.window = flags.window;
@@ -121,13 +122,13 @@ Result<int> Run(BatchFlags& flags) {
   settings.seed = flags.sampling.seed.value_or(0);
   std::string name = fs::path(flags.model.model).filename().string();
   if (name.empty()) name = flags.model.model;
-  CELER_ASSIGN(
-      const server::ServedModel served,
-      server::MakeServedModel(std::move(name), model.prompter, info, flags.model.options.chat_template));
+  CELER_ASSIGN(server::ServedModel served, server::MakeServedModel(std::move(name), model.prompter, info,
+                                                                   flags.model.options.chat_template));
   if (const auto machine = MachineOf(info, /*allow_measure=*/false)) model.engine->SetMachine(*machine);
 
   const InterruptGuard guard(InterruptGuard::Mode::kDrain);
   EngineThread thread(std::move(model.engine));
+  served.adapters = thread.adapters();
   const BatchOutcome outcome = RunBatch(thread, served, files, settings);
   const Status traced = flags.trace.Close();
   if (flags.json) fmt::print("{}\n", JsonText(SummaryJson(outcome, flags), 2));
@@ -162,6 +163,10 @@ int BatchCommand(const std::vector<std::string>& args) {
   app.add_flag("-q,--quiet", flags.quiet, "no progress and no summary");
   flags.trace.AddTo(app);
   flags.sampling.AddTo(app);
+  app.get_option("--lora")->description(
+      "NAME=PATH[:SCALE]: a LoRA adapter, a PEFT folder or a GGUF file; may be repeated. A line gets the one "
+      "that its "
+      "model names, or those that its lora lists, else the sum of all");
   CLI::Option* const max_tokens = app.get_option("--max-tokens");
   max_tokens->description(
       "tokens to generate at most (default: what the context holds; in /v1/completions 16)");

@@ -17,6 +17,7 @@
 #include "io/file/atomic_file.h"
 #include "io/json/json.h"
 #include "limits/quantity.h"
+#include "models/config/presets.h"
 #include "models/load/model.h"
 #include "report/progress.h"
 
@@ -103,8 +104,7 @@ Result<int> Run(BenchFlags& flags) {
   DecoderConfig config;
   if (flags.model.starts_with(kRandom)) {  // a preset's shape with weights made up on the GPU
     flags.engine.model = flags.model;
-    CELER_ASSIGN(const LlmShape shape, FindModelPreset(std::string_view(flags.model).substr(kRandom.size())));
-    config = FromLlmShape(shape);
+    CELER_ASSIGN(config, FindConfigPreset(std::string_view(flags.model).substr(kRandom.size())));
   } else {
     CELER_RETURN_IF_ERROR(ResolveModels(flags.model, &flags.engine));
     CELER_ASSIGN(config, LoadDecoderConfig(flags.engine.model));
@@ -120,10 +120,11 @@ Result<int> Run(BenchFlags& flags) {
   flags.engine.chunk = std::max(flags.engine.chunk, report.plan.max_batch());  // a step is the whole batch
 
   CELER_RETURN_IF_ERROR(CheckPage(flags));
-  CELER_RETURN_IF_ERROR(flags.trace.Open(&flags.engine));
+  CELER_RETURN_IF_ERROR(flags.trace.Open());
   const StatusLine line;
-  CELER_ASSIGN(Bench bench,
-               Bench::Load(flags.engine, report.plan, [&](const std::string& text) { line.Show(text); }));
+  CELER_ASSIGN(Bench bench, Bench::Load(
+                                flags.engine, report.plan, [&](const std::string& text) { line.Show(text); },
+                                [&](Engine& engine) { flags.trace.Attach(engine); }));
   line.Show("measuring this machine (once)");
   CELER_ASSIGN(report.machine, MachineOf(bench.engine().info(), /*allow_measure=*/true));
   CELER_ASSIGN(report.results, bench.Run());

@@ -65,10 +65,12 @@ std::string BenchResult::Title() const {
   return prefill ? "prefill " + FormatCount(length) : "decode at " + FormatCount(length);
 }
 
-Result<Bench> Bench::Load(const EngineOptions& options, const BenchPlan& plan, Progress progress) {
+Result<Bench> Bench::Load(const EngineOptions& options, const BenchPlan& plan, Progress progress,
+                          const std::function<void(Engine&)>& on_loaded) {
   progress("loading");
   const Clock::time_point begin = Clock::now();
   CELER_ASSIGN(std::unique_ptr<Engine> engine, Engine::Load(options));
+  if (on_loaded) on_loaded(*engine);
   Bench bench(std::move(engine), plan, std::move(progress));
   bench.start_.load_s = Since(begin);
   bench.start_.prompt = plan.prompts.empty() ? 1 : plan.prompts.front();

@@ -58,7 +58,9 @@ class Bench {
   // Called before each repetition with words for a progress line.
   using Progress = std::function<void(const std::string&)>;
 
-  static Result<Bench> Load(const EngineOptions& options, const BenchPlan& plan, Progress progress);
+  // `on_loaded` gets the engine before it does anything.
+  static Result<Bench> Load(const EngineOptions& options, const BenchPlan& plan, Progress progress,
+                            const std::function<void(Engine&)>& on_loaded = {});
 
   // Every combination, each warmed up first.
   Result<std::vector<BenchResult>> Run();

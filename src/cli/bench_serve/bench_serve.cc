@@ -12,6 +12,7 @@
 #include "kernels/llm/kv_block.h"
 #include "limits/quantity.h"
 #include "loadtest/simulate.h"
+#include "models/config/presets.h"
 #include "models/load/model.h"
 
 namespace celer::cli {
@@ -109,9 +110,7 @@ Status Measure(const ServeFlags& flags, ServeReport* report,
   DecoderConfig config;
   if (report->model.starts_with(kRandom)) {  // a preset's shape with weights made up on the GPU
     options.model = report->model;
-    CELER_ASSIGN(const LlmShape shape,
-                 FindModelPreset(std::string_view(report->model).substr(kRandom.size())));
-    config = FromLlmShape(shape);
+    CELER_ASSIGN(config, FindConfigPreset(std::string_view(report->model).substr(kRandom.size())));
   } else {
     CELER_ASSIGN(const std::filesystem::path path, ResolveModelPath(report->model));
     options.model = path.string();

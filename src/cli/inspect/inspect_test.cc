@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/source_dir.h"
 #include "cli/shared/command.h"
 #include "cli/shared/commands.h"
 #include "io/file/test_folder.h"
@@ -14,7 +15,7 @@ namespace {
 
 using testing::HasSubstr;
 
-const std::string kCorpus = CELER_SOURCE_DIR "/tests/fuzz/corpus/";
+const std::string kCorpus = std::string(kSourceDir) + "/tests/fuzz/corpus/";
 
 struct Output {
   int code;
@@ -53,7 +54,7 @@ TEST(Inspect, GgufAsTextAndJson) {
 }
 
 TEST(Inspect, QuantizedFolder) {
-  const std::string path = CELER_SOURCE_DIR "/tests/golden/quantized/awq";
+  const std::string path = std::string(kSourceDir) + "/tests/golden/quantized/awq";
   const Output text = Inspect({path, "--tensors"});
   EXPECT_EQ(text.code, kOk) << text.err;
   EXPECT_THAT(text.out, HasSubstr("AWQ, 4 bits, groups of 32, asymmetric"));
@@ -74,7 +75,7 @@ TEST(Inspect, QuantizedFolder) {
 
 TEST(Inspect, QuantizedFolderThatCannotBeRun) {
   const TestFolder folder;
-  const std::filesystem::path from = CELER_SOURCE_DIR "/tests/golden/quantized/awq";
+  const std::filesystem::path from = std::string(kSourceDir) + "/tests/golden/quantized/awq";
   std::filesystem::copy_file(from / "model.safetensors", folder / "model.safetensors");
   folder.Write("config.json",
                R"({"model_type": "llama", "quantization_config": {"quant_method": "torchao"}})");

@@ -10,6 +10,7 @@
 #include "cli/shared/commands.h"
 #include "cli/shared/operators.h"
 #include "device/cpu_features.h"
+#include "device/gpu/gpu_code.h"
 #include "device/variant.h"
 #include "io/json/json.h"
 #include "kernels/operators.h"
@@ -36,7 +37,10 @@ void PrintJson(const std::vector<OperatorInfo>& operators) {
     }
     list.push_back({{"operator", op.name}, {"variants", variants}});
   }
-  const Json out = {{"cpu", HostCpu().model}, {"features", HostCpu().FlagList()}, {"operators", list}};
+  const Json out = {{"cpu", HostCpu().model},
+                    {"features", HostCpu().FlagList()},
+                    {"gpus", DescribeGpuCode()},
+                    {"operators", list}};
   fmt::print("{}\n", JsonText(out, 2));
 }
 
@@ -62,6 +66,7 @@ void PrintTable(const std::vector<OperatorInfo>& operators) {
     }
   }
   fmt::print("{}", TableText(table).substr(1));
+  for (const std::string& gpu : DescribeGpuCode()) fmt::print("\n{}\n", Wrap(gpu, OutputWidth(), 0));
   fmt::print("\n{}\n",
              Wrap("Best first; * is chosen, and among those for a kind of batch the first that fits it. "
                   "CELER_FORCE=operator:variant[,operator:variant] chooses otherwise.",

@@ -21,6 +21,18 @@ Json PointsJson(const std::optional<TurningPoints>& points) {
   return both;
 }
 
+Json KindsJson(const LlmShape& s) {
+  Json kinds = Json::array();
+  for (const LayerKind& k : KindsOf(s))
+    kinds.push_back({{"layers", k.count},
+                     {"params", k.always()},
+                     {"params_of_expert", k.expert()},
+                     {"kv_params_per_token", k.kv},
+                     {"window", k.window},
+                     {"state_params", k.state}});
+  return kinds;
+}
+
 Json ShapeJson(const LlmShape& s) {
   return {{"name", s.name},
           {"layers", s.layers},
@@ -35,7 +47,8 @@ Json ShapeJson(const LlmShape& s) {
           {"tied_embeddings", s.tied_embeddings},
           {"experts", s.experts},
           {"experts_per_token", s.experts_per_token},
-          {"shared_intermediate", s.shared_intermediate}};
+          {"shared_intermediate", s.shared_intermediate},
+          {"kinds", KindsJson(s)}};
 }
 
 Json PrefillJson(const LimitsRequest& r) {
@@ -93,6 +106,25 @@ Json DecodeJson(const LimitsRequest& r, const LlmShape& shape) {
   return decode;
 }
 
+Json SpeculationJson(const LimitsRequest& r) {
+  Json setups = Json::object();
+  for (const LlmSetup& setup : r.setups) {
+    Json steps = Json::array();
+    for (const int64_t context : r.contexts) {
+      const PhaseLimit verify = VerifyLimit(r.shape, r.machine, setup, context, r.draft);
+      steps.push_back({{"context", context},
+                       {"verify_ms", 1e3 * verify.seconds()},
+                       {"tokens_per_s", r.draft.TokensPerStep() * TokensPerSecond(verify, setup)},
+                       {"bound_by", BoundText(verify.bound())}});
+    }
+    setups[SetupName(setup)] = steps;
+  }
+  return {{"depth", r.draft.depth},
+          {"acceptance", r.draft.acceptance},
+          {"tokens_per_step", r.draft.TokensPerStep()},
+          {"steps", setups}};
+}
+
 }  // namespace
 
 Json LimitsJson(const LimitsRequest& r) {
@@ -100,6 +132,7 @@ Json LimitsJson(const LimitsRequest& r) {
   Json out;
   out["units"] = r.units == Units::kSi ? "si" : "binary";
   out["batch"] = r.batch();
+  out["devices"] = r.devices;
   out["model"] = ShapeJson(r.shape);
   out["machine"] = {{"name", r.machine.name},
                     {"source", r.machine.source},
@@ -130,6 +163,7 @@ Json LimitsJson(const LimitsRequest& r) {
                {"capacity_tokens_with_embedding", with_embedding}};
   out["prefill"] = PrefillJson(r);
   out["decode"] = DecodeJson(r, r.shape);
+  if (r.draft.depth > 0) out["speculation"] = SpeculationJson(r);
   if (const auto other = OtherGrouping(r.shape)) {
     Json other_capacity = Json::object();
     for (const LlmSetup& setup : r.setups)

@@ -76,6 +76,11 @@ int LimitsCommand(const std::vector<std::string>& args) {
   list("--prompt", options.prompts, "prompt lengths in tokens (default 128,1024)");
   list("--context", options.contexts, "context lengths in tokens (default 1024,4096,16384)");
   app.add_option("--batch", options.batch, "sequences that advance together (default 1)");
+  app.add_option("--devices", options.devices,
+                 "machines that share every layer, as tensor parallelism does (default 1)");
+  app.add_option("--speculate", options.speculate,
+                 "what speculative decoding gains at best: drafted tokens of a step and the share that is "
+                 "accepted, e.g. 4,0.7");
   app.add_option(
       "--compute", options.compute,
       "arithmetic: auto (best of f32, f16, bf16 up to 16-bit weights, else f32), f32, f16, bf16, int8, fp8");

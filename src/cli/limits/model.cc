@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/result.h"
 #include "io/json/json.h"
+#include "models/config/family.h"
 
 namespace celer::cli {
 namespace {
@@ -71,9 +72,9 @@ bool IsOneOf(const std::string& value, std::initializer_list<const char*> list) 
   return std::any_of(list.begin(), list.end(), [&](const char* item) { return value == item; });
 }
 
-// Decoders whose every layer is attention over all tokens (or a window of them) with grouped heads, and a
-// gated MLP or the same number of experts: what the formulas count. State-space, linear and latent attention,
-// encoders and cross attention are none of these.
+// Decoders that do not run here, whose every layer is attention over all tokens (or a window of them) with grouped
+// heads, and a gated MLP or the same number of experts. State-space, linear and latent attention, encoders and cross
+// attention are none of these.
 constexpr const char* kModelled[] = {"cohere",        "cohere2", "ernie4_5",  "gemma",           "gemma2",
                                      "gemma3_text",   "glm",     "glm4",      "gpt_oss",         "granite",
                                      "granitemoe",    "helium",  "llama",     "ministral",       "mistral",
@@ -123,6 +124,11 @@ Result<LlmShape> ParseConfigShape(std::string_view text, const std::string& wher
       root.contains("text_config") && root["text_config"].is_object() && !root.contains("hidden_size");
   const nlohmann::json& object = nested ? root["text_config"] : root;
 
+  // A family that runs here is known in detail.
+  const auto config = ConfigFromHf(root.contains("model_type") ? root : object, where);
+  if (config) return ToLlmShape(*config, name);
+  if (config.error().code() != Error::Code::kUnsupported && object.contains("model_type"))
+    return config.error();
   Fields f(object, where);
   const std::string type = f.String("model_type");
   if (type.empty())

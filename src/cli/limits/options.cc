@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kMaxPositions = int64_t(1) << 30;
 constexpr int64_t kMaxSequences = 1'000'000;
+constexpr int64_t kMaxDevices = 1024;
 constexpr size_t kMaxItems = 16;  // of one list; a table with more is no longer read
 
 Status CheckLength(const std::vector<std::string>& list, const char* flag) {
@@ -62,6 +63,10 @@ Result<LimitsRequest> MakeLimitsRequest(const LimitsOptions& o) {
   CELER_ASSIGN(r.prompts, Lengths(o.prompts, "--prompt", {"128", "1024"}));
   CELER_ASSIGN(r.contexts, Lengths(o.contexts, "--context", {"1024", "4096", "16384"}));
   CELER_ASSIGN(const int64_t batch, ParseCount(o.batch, kMaxSequences, "--batch"));
+  CELER_ASSIGN(r.devices, ParseCount(o.devices, kMaxDevices, "--devices"));
+  if (!o.speculate.empty()) {
+    CELER_ASSIGN(r.draft, DraftAcceptance::Parse(o.speculate));
+  }
 
   std::vector<std::pair<double, double>> pairs = {{16, 16}, {8, 16}, {4, 16}, {6, 16}, {4, 8}};
   if (!weights.empty() || !kvs.empty()) {
@@ -82,7 +87,8 @@ Result<LimitsRequest> MakeLimitsRequest(const LimitsOptions& o) {
   if (o.model.empty())
     return Error::Invalid("--model is missing; give a name from celer limits --list, or a path");
   CELER_ASSIGN(r.shape, ResolveModel(o.model));
-  CELER_ASSIGN(r.machine, ResolveMachine(o.machine, r.units));
+  CELER_ASSIGN(Machine machine, ResolveMachine(o.machine, r.units));
+  r.machine = Together(std::move(machine), r.devices);
   for (const LlmSetup& setup : r.setups) {
     if (PeakFlops(r.machine, setup)) continue;
     std::vector<std::string> known = {"auto"};

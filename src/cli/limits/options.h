@@ -13,7 +13,8 @@ struct LimitsOptions {
   std::string model;
   MachineFlags machine;
   std::vector<std::string> weight_bits, kv_bits, prompts, contexts;  // empty = defaults
-  std::string batch = "1";
+  std::string batch = "1", devices = "1";
+  std::string speculate;  // "4,0.7"; empty: none
   std::string compute = "auto";
   std::string units = "si";
   std::string svg, html;

@@ -179,9 +179,53 @@ Table EffectsTable(const LimitsRequest& r) {
   return table;
 }
 
+// What drafts change at best.
+Table SpeculationTable(const LimitsRequest& r) {
+  Table table;
+  table.title = fmt::format("Speculation: {} drafted tokens a step, {} of them accepted", r.draft.depth,
+                            FormatNumber(r.draft.acceptance));
+  table.keys = 2;
+  table.header = {"", "context", "a step", "with drafts", "tokens a step", "tok/s", "against without"};
+  table.last_is_words = true;
+  for (const int64_t context : r.contexts)
+    for (const LlmSetup& setup : r.setups) {
+      const PhaseLimit one = DecodeLimit(r.shape, r.machine, setup, context);
+      const PhaseLimit verify = VerifyLimit(r.shape, r.machine, setup, context, r.draft);
+      const double before = TokensPerSecond(one, setup);
+      const double rate = r.draft.TokensPerStep() * TokensPerSecond(verify, setup);
+      table.rows.push_back(
+          {SetupName(setup), FormatCount(context), FormatSeconds(one.seconds()),
+           FormatSeconds(verify.seconds()), FormatNumber(r.draft.TokensPerStep()), RateText(rate),
+           Times(rate / before) + ", " +
+               (Fits(r, r.shape, setup, context) ? std::string(BoundText(verify.bound())) : "does not fit")});
+    }
+  table.notes = {
+      "Drafts cost nothing here, as prompt lookup's nearly do; a token is accepted with that probability if "
+      "all "
+      "before it were."};
+  return table;
+}
+
+}  // namespace
+
+namespace {
+
+// What layers of a model do that are not all alike.
+std::string KindsText(const LlmShape& s) {
+  std::string out;
+  for (const LayerKind& kind : s.kinds) {
+    if (kind.window > 0)
+      out += fmt::format(", {} layers see {} tokens", kind.count, FormatCount(kind.window));
+    if (kind.state > 0) out += fmt::format(", {} layers are recurrent", kind.count);
+    if (s.experts > 0 && kind.expert() == 0) out += fmt::format(", {} layers have no experts", kind.count);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::optional<LlmShape> OtherGrouping(const LlmShape& shape) {
+  if (!shape.kinds.empty()) return std::nullopt;
   LlmShape other = shape;
   if (shape.kv_heads < shape.heads) {
     other.kv_heads = shape.heads;
@@ -212,13 +256,18 @@ Facts LimitsFacts(const LimitsRequest& r) {
                   r.setups.front().compute == "auto" ? (r.setups.front().weight_bits > 16 ? "f32" : "16-bit")
                                                      : r.setups.front().compute,
                   FormatNumber(peak / m.read_bytes_per_s), m.source));
+  if (r.devices > 1)
+    facts.emplace_back("devices",
+                       fmt::format("{}, each with its share of every layer, as tensor parallelism divides "
+                                   "them; what they send each other takes no time here",
+                                   FormatCount(r.devices)));
   std::string shape =
       fmt::format("{}: {} layers x {}, {} heads of {}, {} KV heads ({}), MLP {}", s.name, s.layers, s.hidden,
                   s.heads, s.head_dim, s.kv_heads,
                   s.kv_heads == s.heads ? "no GQA" : fmt::format("GQA, {} share one", s.heads / s.kv_heads),
                   s.intermediate);
   if (s.experts > 0) shape += fmt::format(", {} of {} experts per token", s.experts_per_token, s.experts);
-  shape += fmt::format(", vocabulary {}", FormatCount(s.vocab));
+  shape += KindsText(s) + fmt::format(", vocabulary {}", FormatCount(s.vocab));
   facts.emplace_back("model", shape);
   const auto params = [&](int64_t n) { return FormatParams(double(n), r.units); };
   facts.emplace_back(
@@ -226,14 +275,19 @@ Facts LimitsFacts(const LimitsRequest& r) {
       fmt::format("layers {} + head {}: {} active; {}", params(p.layers), params(p.lm_head), params(p.active),
                   s.tied_embeddings ? fmt::format("{} in all, embedding tied", params(p.total))
                                     : fmt::format("{} in all with the embedding", params(p.total))));
-  facts.emplace_back("KV", fmt::format("{} values per token", FormatCount(KvParamsPerToken(s))));
+  std::string kv = fmt::format("{} values per token", FormatCount(KvParamsPerToken(s)));
+  if (StateParams(s) > 0) kv += fmt::format(", and {} f32 values of a sequence", FormatCount(StateParams(s)));
+  facts.emplace_back("KV", kv);
   facts.emplace_back("units", r.units == Units::kSi ? "SI (GB/s = 1e9, B = 1e9); memory in GiB"
                                                     : "binary (GB/s = 2^30, TFLOPS = 2^40, B = 2^30)");
   return facts;
 }
 
 std::vector<Table> LimitsTables(const LimitsRequest& r) {
-  return {MemoryTable(r), PrefillTable(r), TurningTable(r), DecodeTable(r), EffectsTable(r)};
+  std::vector<Table> tables = {MemoryTable(r), PrefillTable(r), TurningTable(r), DecodeTable(r),
+                               EffectsTable(r)};
+  if (r.draft.depth > 0) tables.push_back(SpeculationTable(r));
+  return tables;
 }
 
 std::string LimitsText(const LimitsRequest& r, bool brief) {

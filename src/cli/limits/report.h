@@ -6,16 +6,19 @@
 #include <vector>
 
 #include "celer/limits.h"
+#include "limits/speculation.h"
 #include "report/table.h"
 
 namespace celer::cli {
 
 struct LimitsRequest {
   LlmShape shape;
-  Machine machine;  // already in `units`
+  Machine machine;  // already in `units`, and of all devices together
   Units units = Units::kSi;
   std::vector<LlmSetup> setups;            // at least one; all with the same batch
   std::vector<int64_t> prompts, contexts;  // at least one each, ascending
+  int64_t devices = 1;
+  DraftAcceptance draft = {};  // depth 0: no speculation
 
   int64_t batch() const { return setups.front().batch; }
 };

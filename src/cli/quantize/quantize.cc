@@ -47,7 +47,13 @@ struct Source {
   std::unique_ptr<TensorSource> tensors;
 };
 
-Result<Source> OpenSource(const std::string& name) {
+// Whether layers are run on a text, and so are its matrices one by one.
+bool Calibrates(const QuantizeFlags& flags, Method method) {
+  return method != Method::kRtn || (!flags.text.file.empty() && flags.imatrix.empty()) ||
+         flags.target_bpw > 0 || !flags.memory.empty();
+}
+
+Result<Source> OpenSource(const std::string& name, bool calibrates) {
   Source source;
   CELER_ASSIGN(source.path, ResolveModelPath(name));
   CELER_ASSIGN(const FileKind kind, DetectFile(source.path));
@@ -56,7 +62,7 @@ Result<Source> OpenSource(const std::string& name) {
                               " file; a GGUF file or a Hugging Face folder can be quantized");
   source.gguf = kind == FileKind::kGguf;
   CELER_ASSIGN(source.config, LoadDecoderConfig(source.path));
-  CELER_ASSIGN(source.tensors, OpenForQuantize(source.path));
+  CELER_ASSIGN(source.tensors, OpenForQuantize(source.path, calibrates));
   return source;
 }
 
@@ -191,7 +197,7 @@ Status Quantize(const QuantizeFlags& flags, const Source& source, const Quantize
                 const Device& device) {
   const auto start = std::chrono::steady_clock::now();
   ThreadPool& pool = DefaultThreadPool();
-  WriteOptions options{.dequantized = flags.dequantized};
+  WriteOptions options{.dequantized = flags.dequantized, .every_part = Calibrates(flags, method)};
   std::optional<ImportanceMatrix> importance;
   if (!flags.imatrix.empty()) {
     CELER_ASSIGN(importance, ImportanceMatrix::Read(flags.imatrix));
@@ -243,7 +249,7 @@ Status Run(const QuantizeFlags& flags) {
     return Error::Invalid("--imatrix is for --method rtn; ", flags.method,
                           " measures importance itself, from --calibration");
   CELER_ASSIGN(const Device device, DeviceFor(flags, method));
-  CELER_ASSIGN(const Source source, OpenSource(flags.model));
+  CELER_ASSIGN(const Source source, OpenSource(flags.model, Calibrates(flags, method)));
   if (!flags.output.empty()) CELER_RETURN_IF_ERROR(CheckContainer(flags, source));
   CELER_ASSIGN(const Recipe recipe, MakeRecipe(flags, source.gguf));
   CELER_ASSIGN(QuantizePlan plan,

@@ -68,8 +68,9 @@ nlohmann::ordered_json LogprobsJson(const TextResult& result, const Prompter& pr
 
 Result<int> Run(RunFlags& flags) {
   CELER_ASSIGN(const std::string prompt, ReadPrompt(flags));
-  CELER_RETURN_IF_ERROR(flags.trace.Open(&flags.model.options.engine));
+  CELER_RETURN_IF_ERROR(flags.trace.Open());
   CELER_ASSIGN(TextModel model, flags.model.Load());
+  flags.trace.Attach(*model.engine);
   CELER_ASSIGN(TextRequest request, MakeRequest(flags.sampling, model));
   request.ignore_end = flags.ignore_end;
   if (flags.raw || !model.prompter.has_chat_template()) {

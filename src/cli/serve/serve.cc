@@ -19,7 +19,7 @@ constexpr int64_t kMillion = 1'000'000;
 struct ServeCommandFlags {
   ModelFlags model;
   server::ServerOptions server;
-  std::string key_file;
+  std::string key_file, key_limits;
   int64_t port = 8000;
   double header_timeout = 10, body_timeout = 60, idle_timeout = 75, write_timeout = 30, drain_grace = 0,
          drain_limit = 45, ping = 15;
@@ -31,6 +31,70 @@ std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
+void AddLoraFlags(CLI::App& app, ServeCommandFlags& flags) {
+  app.get_option("--lora")->description(
+      "NAME=PATH[:SCALE]: a LoRA adapter, a PEFT folder or a GGUF file, that requests get which name it as "
+      "their "
+      "model; may be repeated");
+  app.add_option("--max-loras", flags.model.options.engine.lora.max_adapters,
+                 "adapters in memory at once; 0: any number")
+      ->check(Between(0, 65536));
+  app.add_flag(
+      "--allow-runtime-lora", flags.server.service.allow_runtime_lora,
+      "clients may load adapters from paths of this machine, unload them, and set the scales of requests "
+      "that name none");
+}
+
+void AddAccessFlags(CLI::App& app, ServeCommandFlags& flags) {
+  server::HttpOptions& http = flags.server.http;
+  server::ServiceOptions& service = flags.server.service;
+  app.add_option("--api-key-file", flags.key_file,
+                 "file with one API key per line; clients must send one of them");
+  app.add_option(
+         "--key-limits", flags.key_limits,
+         "file with lines of 'KEY name=NAME rpm=60 tpm=100000 weight=2': requests and tokens per minute of a "
+         "key, others get 429, and its share while requests wait; '*': each other key")
+      ->needs("--api-key-file");
+  app.add_option("--tls-cert", http.tls_cert, "certificate chain in PEM form");
+  app.add_option("--tls-key", http.tls_key, "its private key");
+  app.add_option(
+         "--cors-origin,--cors", service.cors_origins,
+         "CORS: origin of a web page that may use this server, such as https://chat.example.com; '*': all")
+      ->allow_extra_args(false);
+  app.add_option(
+         "--allowed-hosts", service.allowed_hosts,
+         "Host headers that a server without keys accepts besides localhost and --host, such as a proxy's: "
+         "a,b or '*' for any (default on other than loopback addresses)")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  app.add_flag("--enable-sleep-mode", service.sleep_mode,
+               "clients may put the server to sleep, which gives its memory back, and wake it up");
+}
+
+void AddKvEventFlags(CLI::App& app, server::KvEventOptions& options) {
+  app.add_option("--kv-events", options.publish,
+                 "publish over ZeroMQ what the prefix cache stores and removes, as vLLM does: tcp://*:5557; "
+                 "who can connect can read prompts")
+      ->check([](const std::string& text) {
+        return text.empty() ? std::string("expected an address such as tcp://*:5557") : std::string();
+      });
+  app.add_option("--kv-events-replay", options.replay,
+                 "socket for subscribers that missed messages: tcp://*:5558")
+      ->needs("--kv-events");
+  app.add_option("--kv-events-topic", options.topic, "of each message")->needs("--kv-events");
+  app.add_option_function<std::string>(
+         "--kv-events-layout",
+         [&options](const std::string& text) {
+           options.layout = text == "map" ? server::KvEventLayout::kMap : server::KvEventLayout::kArray;
+         },
+         "of an event: map, as vLLM since 0.24, or array, as before (default map)")
+      ->check(CLI::IsMember({"map", "array"}))
+      ->needs("--kv-events");
+  app.add_option("--kv-hash-seed", options.hash_seed,
+                 "of the blocks' hashes, vLLM's PYTHONHASHSEED; equal on all replicas")
+      ->needs("--kv-events");
+}
+
 Result<int> Run(ServeCommandFlags& flags) {
   server::ServerOptions& options = flags.server;
   if (flags.model.verbose > 0)
@@ -38,6 +102,7 @@ Result<int> Run(ServeCommandFlags& flags) {
   CELER_ASSIGN(const std::filesystem::path path, ResolveModelPath(flags.model.model));
   flags.model.options.engine.model = path.string();
   flags.model.options.engine.sequences = 0;
+  flags.model.options.engine.lora.standing = false;
   options.model = flags.model.options;
   options.service.model_path = flags.model.model;
   if (options.names.empty()) {
@@ -63,11 +128,18 @@ Result<int> Run(ServeCommandFlags& flags) {
   if (!flags.key_file.empty()) {
     CELER_ASSIGN(options.service.keys, server::ApiKeys::Load(flags.key_file));
   }
+  if (!flags.key_limits.empty()) {
+    CELER_ASSIGN(options.service.key_limits, server::KeyLimits::Load(flags.key_limits, options.service.keys));
+  }
   options.on_listening = [&](const std::string& url) {
     Say("listening on {}; loading {}\n", url, flags.model.model);
     const std::string& host = options.http.host;
     if (!host.starts_with("127.") && host != "::1" && host != "localhost" && flags.key_file.empty())
       log::Warning("anyone who can reach {} can use this server; set --api-key-file", host);
+  };
+  options.on_publishing = [](const server::KvPublisher& publisher) {
+    Say("KV events on {}{}\n", publisher.publish_address(),
+        publisher.replay_address().empty() ? "" : ", replay on " + publisher.replay_address());
   };
   options.on_ready = [&](const Engine::Info& info) {
     Say("ready: {} on {}, sequences of up to {} tokens, KV for {} tokens\n", options.names[0], info.device,
@@ -90,6 +162,8 @@ int ServeCommand(const std::vector<std::string>& args) {
   app.add_option("--port", flags.port, "0: any that is free")->check(Between(0, 65535));
   app.add_option("--served-model-name", flags.server.names,
                  "what clients call the model; more than one can be given");
+  AddLoraFlags(app, flags);
+  AddKvEventFlags(app, flags.server.kv_events);
   app.add_flag("--model-defaults", flags.server.model_defaults,
                "sampling defaults from the model's generation_config.json instead of OpenAI's");
   app.add_option_function<std::string>(
@@ -103,20 +177,7 @@ int ServeCommand(const std::vector<std::string>& args) {
   app.add_flag(
       "--lenient", service.lenient,
       "ignore parameters that are not supported, and list them in a header, instead of rejecting them");
-  app.add_option("--api-key-file", flags.key_file,
-                 "file with one API key per line; clients must send one of them");
-  app.add_option("--tls-cert", http.tls_cert, "certificate chain in PEM form");
-  app.add_option("--tls-key", http.tls_key, "its private key");
-  app.add_option(
-         "--cors-origin,--cors", service.cors_origins,
-         "CORS: origin of a web page that may use this server, such as https://chat.example.com; '*': all")
-      ->allow_extra_args(false);
-  app.add_option(
-         "--allowed-hosts", service.allowed_hosts,
-         "Host headers that a server without keys accepts besides localhost and --host, such as a proxy's: "
-         "a,b or '*' for any (default on other than loopback addresses)")
-      ->delimiter(',')
-      ->allow_extra_args(false);
+  AddAccessFlags(app, flags);
   app.add_option("--metrics-prefix", service.metrics_prefix,
                  "of /metrics; 'vllm:' suits existing dashboards");
   app.add_option("--max-queue", service.max_queue,

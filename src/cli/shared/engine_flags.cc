@@ -48,6 +48,7 @@ void AddEngineFlags(CLI::App& app, std::string* model, EngineOptions* options) {
          },
          "speculative decoding: off, lookup (prompt lookup: what followed an earlier occurrence of the last "
          "tokens), "
+         "mtp (the model's own layer for multi-token prediction: docs/models.md says which have one), "
          "self:int4 (the same model at fewer bits) or a smaller MODEL with the same vocabulary")
       ->default_str(options->speculation.ToString());
   app.add_option("--draft-depth", options->speculation.depth,
@@ -97,7 +98,7 @@ Status ResolveModels(const std::string& model, EngineOptions* options) {
   if (options->speculation.always && options->speculation.kind == Speculation::Kind::kNone)
     return Error::Invalid("--speculate-always needs --speculate, which says where drafts come from");
   std::string& draft = options->speculation.draft;
-  if (draft.empty() || draft.starts_with("self:")) return {};
+  if (draft.empty() || draft == "mtp" || draft.starts_with("self:")) return {};
   CELER_ASSIGN(const std::filesystem::path draft_path, ResolveModelPath(draft));
   draft = draft_path.string();
   return {};

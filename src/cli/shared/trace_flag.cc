@@ -1,5 +1,6 @@
 #include "cli/shared/trace_flag.h"
 
+#include "engine/loop/engine_internals.h"
 #include "limits/quantity.h"
 #include "report/output.h"
 
@@ -11,11 +12,14 @@ void TraceFlag::AddTo(CLI::App& app) {
                  "operators, queues, KV, requests");
 }
 
-Status TraceFlag::Open(EngineOptions* options) {
+Status TraceFlag::Open() {
   if (path_.empty()) return {};
   CELER_ASSIGN(trace_, StepTrace::Create(path_));
-  options->trace = trace_.get();
   return {};
+}
+
+void TraceFlag::Attach(Engine& engine) {
+  if (trace_) EngineInternals::Trace(engine, *trace_);
 }
 
 Status TraceFlag::Close() {

@@ -13,8 +13,10 @@ namespace celer::cli {
 class TraceFlag {
  public:
   void AddTo(CLI::App& app);
-  // With the flag: the engine that is loaded with these options writes there.
-  Status Open(EngineOptions* options);
+  // With the flag: creates the file, so that what is wrong with it is said before a model is loaded.
+  Status Open();
+  // The engine writes there from now on.
+  void Attach(Engine& engine);
   // Once the engine has done its last step. Says where the trace is.
   Status Close();
 

@@ -1,10 +1,11 @@
-// celer synth: a model with random weights at a preset's shapes, for benchmarks and tests.
+// celer synth: a model with random weights at a known model's shapes, for benchmarks and tests.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <system_error>
 
@@ -13,7 +14,9 @@
 #include "cli/shared/interrupt.h"
 #include "device/thread_pool.h"
 #include "formats/decode.h"
+#include "io/json/json.h"
 #include "limits/quantity.h"
+#include "models/config/presets.h"
 #include "models/synth/synth.h"
 #include "report/output.h"
 #include "report/progress.h"
@@ -29,49 +32,63 @@ std::string FormatNames() {
   return out;
 }
 
-// Flags that shrink (or grow) a preset.
-struct Overrides {
-  int64_t layers = 0, hidden = 0, intermediate = 0, vocab = 0, heads = 0, kv_heads = 0, head_dim = 0,
-          experts = 0, experts_per_token = 0;
+// Flags that shrink (or grow) a model.
+void AddSizes(CLI::App* app, SynthSizes* sizes) {
+  const auto number = [app](const char* flag, int64_t* value, const char* what) {
+    app->add_option(flag, *value, what)
+        ->check(Between(1, int64_t{1} << 24))
+        ->type_name("N")
+        ->default_str("")
+        ->group("Shapes, by default the model's");
+  };
+  number("--layers", &sizes->layers, "number of layers");
+  number("--hidden", &sizes->hidden, "hidden size");
+  number("--intermediate", &sizes->intermediate, "columns of the feed-forward part, or of one expert");
+  number("--vocab", &sizes->vocab, "vocabulary size, at least 257");
+  number("--heads", &sizes->heads, "query heads");
+  number("--kv-heads", &sizes->kv_heads, "key and value heads");
+  number("--head-dim", &sizes->head_dim, "elements of a head");
+  number("--experts", &sizes->experts, "experts of a mixture");
+  number("--experts-per-token", &sizes->experts_per_token, "experts that a token uses");
+}
 
-  void AddTo(CLI::App* app) {
-    const auto number = [app](const char* flag, int64_t* value, const char* what) {
-      app->add_option(flag, *value, what)
-          ->check(Between(1, int64_t{1} << 24))
-          ->type_name("N")
-          ->default_str("")
-          ->group("Shapes, by default the preset's");
-    };
-    number("--layers", &layers, "number of layers");
-    number("--hidden", &hidden, "hidden size");
-    number("--intermediate", &intermediate, "columns of the feed-forward part, or of one expert");
-    number("--vocab", &vocab, "vocabulary size, at least 257");
-    number("--heads", &heads, "query heads");
-    number("--kv-heads", &kv_heads, "key and value heads");
-    number("--head-dim", &head_dim, "elements of a head");
-    number("--experts", &experts, "experts of a mixture");
-    number("--experts-per-token", &experts_per_token, "experts that a token uses");
-  }
+Status Apply(const SynthSizes& sizes, LlmShape* shape) {
+  if ((sizes.experts > 0 || sizes.experts_per_token > 0) && shape->experts == 0)
+    return Error::Invalid("--experts: ", shape->name, " is no mixture of experts; take a model that is one");
+  const auto set = [](int64_t* field, int64_t value) {
+    if (value > 0) *field = value;
+  };
+  set(&shape->layers, sizes.layers);
+  set(&shape->hidden, sizes.hidden);
+  set(&shape->intermediate, sizes.intermediate);
+  set(&shape->vocab, sizes.vocab);
+  set(&shape->heads, sizes.heads);
+  set(&shape->kv_heads, sizes.kv_heads);
+  set(&shape->head_dim, sizes.head_dim);
+  set(&shape->experts, sizes.experts);
+  set(&shape->experts_per_token, sizes.experts_per_token);
+  return Validate(*shape);
+}
 
-  Status Apply(LlmShape* shape) const {
-    if ((experts > 0 || experts_per_token > 0) && shape->experts == 0)
-      return Error::Invalid("--experts: ", shape->name,
-                            " is no mixture of experts; take a preset that is one");
-    const auto set = [](int64_t* field, int64_t value) {
-      if (value > 0) *field = value;
-    };
-    set(&shape->layers, layers);
-    set(&shape->hidden, hidden);
-    set(&shape->intermediate, intermediate);
-    set(&shape->vocab, vocab);
-    set(&shape->heads, heads);
-    set(&shape->kv_heads, kv_heads);
-    set(&shape->head_dim, head_dim);
-    set(&shape->experts, experts);
-    set(&shape->experts_per_token, experts_per_token);
-    return Validate(*shape);
+// A model that is known by name, a config.json, or a folder with one.
+Result<SynthModel> FindModel(const std::string& name, const SynthSizes& sizes, DType dtype, uint64_t seed) {
+  fs::path path(name);
+  std::error_code error;
+  if (fs::is_directory(path, error)) path /= "config.json";
+  std::optional<nlohmann::ordered_json> json = FindPresetJson(name);
+  if (!json && fs::is_regular_file(path, error)) {
+    CELER_RETURN_IF_ERROR(ReadJsonFile(path));  // for its error
+    std::ifstream file(path);
+    json = nlohmann::ordered_json::parse(file, nullptr, /*allow_exceptions=*/false);
   }
-};
+  if (json) {
+    CELER_ASSIGN(const nlohmann::ordered_json resized, ResizeConfig(name, std::move(*json), sizes));
+    return MakeSynthModel(name, resized, dtype, seed);
+  }
+  CELER_ASSIGN(LlmShape shape, FindModelPreset(name));
+  CELER_RETURN_IF_ERROR(Apply(sizes, &shape));
+  return MakeSynthModel(shape, dtype, seed);
+}
 
 // Existing output is replaced only when asked to; of a folder only the files that this command writes.
 Status ClearOutput(const fs::path& out, bool gguf, bool force) {
@@ -124,27 +141,24 @@ int64_t BytesOf(const fs::path& out) {
 }  // namespace
 
 int SynthCommand(const std::vector<std::string>& args) {
-  CommandLine app("synth", "write a model with random weights at a preset's shapes",
+  CommandLine app("synth", "write a model with random weights at a known model's shapes",
                   "celer synth llama-3.1-8b --weights q4_0 -o llama-8b-random.gguf");
   std::string preset, format, out;
   uint64_t seed = 0;
   bool force = false;
-  Overrides overrides;
-  app.add_option("PRESET", preset, "a model from celer limits --list")->required();
+  SynthSizes sizes;
+  app.add_option("MODEL", preset, "a model from celer limits --list, or a config.json")->required();
   app.add_option("--weights", format, FormatNames())->required();
   app.add_option("-o,--output", out,
                  "a name that ends with .gguf, or a folder for config.json and safetensors")
       ->required();
   app.add_option("--seed", seed, "same seed, same weights, on every machine");
   app.add_flag("--force", force, "replace what is there");
-  overrides.AddTo(&app);
+  AddSizes(&app, &sizes);
   app.footer(
       "The files say that they are synthetic. Their text is noise; their speed is that of the real model.");
   if (const auto stop = Parse(app, args)) return *stop;
 
-  auto shape = FindModelPreset(preset);
-  if (!shape) return Fail(shape.error());
-  if (const auto status = overrides.Apply(&*shape); !status) return Fail(status.error());
   const auto dtype = ParseFormat(format);
   if (!dtype) return Fail(dtype.error());
   const fs::path path(out);
@@ -152,7 +166,7 @@ int SynthCommand(const std::vector<std::string>& args) {
   if (path.extension() == ".safetensors")
     return Fail(Error::Invalid("--output ", out,
                                ": give the folder that will hold model.safetensors and config.json"));
-  const auto model = MakeSynthModel(*shape, *dtype, seed);
+  const auto model = FindModel(preset, sizes, *dtype, seed);
   if (!model) return Fail(model.error());
   if (const auto status = ClearOutput(path, gguf, force); !status) return Fail(status.error());
 
@@ -166,7 +180,7 @@ int SynthCommand(const std::vector<std::string>& args) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const auto bytes = static_cast<double>(BytesOf(path));
   const std::string line = fmt::format(
-      "{}: {} as {} ({}), random weights, seed {}; {} in {}, {}/s", out, shape->name, Name(*dtype),
+      "{}: {} as {} ({}), random weights, seed {}; {} in {}, {}/s", out, model->name, Name(*dtype),
       model->family->name, seed, FormatBytes(bytes), FormatSeconds(seconds), FormatBytes(bytes / seconds));
   Say("{}\n", Wrap(line, MessageWidth(), 2));
   return kOk;

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/log.h"
+#include "celer/adapters.h"
 #include "cli/shared/engine_flags.h"
 #include "device/allocator.h"
 #include "device/cpu_features.h"
@@ -39,6 +40,20 @@ void ModelFlags::AddTo(CLI::App& app) {
       "--context", options.engine.context,
       "tokens of the longest sequence, prompt and answer (0: the model's own limit, at most 4096)");
   options.engine.sequences = 1;  // one conversation; a command with more says so
+  app.add_option_function<std::vector<std::string>>(
+         "--lora",
+         [this](const std::vector<std::string>& given) {
+           for (const std::string& text : given) {
+             auto spec = LoraSpec::Parse(text);
+             if (!spec) throw CLI::ValidationError(WithFlags(spec.error().message()));
+             options.engine.lora.adapters.push_back(std::move(*spec));
+           }
+         },
+         "NAME=PATH[:SCALE]: a LoRA adapter, a PEFT folder or a GGUF file; may be repeated: the model gets "
+         "the sum of all, each times its scale (default 1)")
+      ->allow_extra_args(false);
+  app.add_option("--max-lora-rank", options.engine.lora.max_rank, "that an adapter may have; 0: any")
+      ->check(Between(0, 65536));
   app.add_option("--tokenizer", options.tokenizer, "tokenizer file or folder, if not the model's own");
   app.add_flag("-v,--verbose", verbose, "say what is loaded and where defaults come from; twice for more");
 }
@@ -57,6 +72,9 @@ Result<TextModel> ModelFlags::Load() {
   log::Info("{} on {} ({} threads), sequences of up to {} tokens, KV for {} tokens, {} each",
             info.architecture, info.device, info.threads, info.context, info.kv_tokens,
             FormatBytes(static_cast<uint64_t>(info.kv_bytes_per_token)));
+  for (const Adapters::Info& adapter : loaded.engine->adapters()->List())
+    log::Info("adapter {}: rank {}, {} matrices, {}, from {}", adapter.name, adapter.rank, adapter.matrices,
+              FormatBytes(static_cast<uint64_t>(adapter.bytes)), adapter.path);
   return loaded;
 }
 

@@ -45,9 +45,13 @@ AttendedKeys CountAttendedKeys(const SliceShape& s, int64_t window) {
           static_cast<double>(end - (window == 0 ? 0 : std::max<int64_t>(0, s.position + 1 - window)))};
 }
 
-StepCost::StepCost(const DecoderConfig& config, Count count)
-    : count_(std::move(count)), layers_(config.layers) {
-  for (int64_t i = 0; i < config.layers; ++i) ++layers_by_window_[config.Window(i)];
+StepCost::StepCost(const DecoderConfig& config, Count count) : count_(std::move(count)) {
+  for (int64_t i = 0; i < config.layers; ++i)
+    if (config.HasAttention(i)) {
+      ++layers_by_window_[config.Window(i)];
+      ++layers_;
+    }
+  layers_ = std::max<int64_t>(1, layers_);
   std::vector<OperatorWork> one = count_({.sequences = 1, .tokens = 1, .position = 0});
   logits_ = TakeOut(one, Op::kLogits);
   attention_ = TakeOut(one, Op::kAttention);
@@ -99,35 +103,94 @@ std::vector<OperatorWork> StepCost::Work(std::span<const SliceShape> slices) con
   return work;
 }
 
-StepMatrices MatricesOf(const LlmShape& s, const WeightOptions& weights) {
-  const auto matrix = [&](int64_t rows, int64_t cols, WeightRole role = WeightRole::kProjection) {
-    if (rows == 0 || cols == 0) return MatrixSize{};
-    const WeightFormatSpec format = PlanFormat(weights, WeightFormatSpec::Stored(DType::kBf16), cols, role);
+namespace {
+
+// The matrices that a model of a configuration has.
+class Sizes {
+ public:
+  Sizes(const DecoderConfig& config, const WeightOptions& weights) : c_(config), weights_(weights) {}
+
+  StepMatrices All() const {
+    StepMatrices all;
+    all.head = Matrix(c_.vocab, c_.hidden, WeightRole::kVocabulary);
+    all.embedding_row_bytes = 2 * (c_.hidden + c_.layers * c_.per_layer_dim);
+    for (int64_t i = 0; i < c_.layers; ++i) all.layers.push_back(Layer(i));
+    return all;
+  }
+
+ private:
+  MatrixSize Matrix(int64_t rows, int64_t cols, WeightRole role = WeightRole::kProjection) const {
+    if (rows == 0 || cols == 0) return {};
+    const WeightFormatSpec format = PlanFormat(weights_, WeightFormatSpec::Stored(DType::kBf16), cols, role);
     const int64_t row = format.RowBytes(cols) + format.ScaleBytes(cols);
     const bool wide = format.stored() && format.dtype == DType::kF32;
-    return MatrixSize{.rows = rows, .cols = cols, .bytes = rows * row, .compute = wide ? "f32" : "auto"};
-  };
-  const auto expert = [&](int64_t columns) {
-    return StepMatrices::Expert{.gate = matrix(columns, s.hidden),
-                                .up = matrix(columns, s.hidden),
-                                .down = matrix(s.hidden, columns)};
-  };
-  StepMatrices::Layer layer;
-  layer.qkv = {matrix(s.heads * s.head_dim, s.hidden), matrix(s.kv_heads * s.head_dim, s.hidden),
-               matrix(s.kv_heads * s.head_dim, s.hidden)};
-  layer.output = matrix(s.hidden, s.heads * s.head_dim);
-  if (s.experts > 0) {
-    layer.experts.assign(s.experts, expert(s.intermediate));
-    layer.router = matrix(s.experts, s.hidden, WeightRole::kRouter);
-    layer.shared = expert(s.shared_intermediate);
-  } else {
-    layer.dense = expert(s.intermediate);
+    return {.rows = rows, .cols = cols, .bytes = rows * row, .compute = wide ? "f32" : "auto"};
   }
-  StepMatrices all;
-  all.head = matrix(s.vocab, s.hidden, WeightRole::kVocabulary);
-  all.embedding_row_bytes = 2 * s.hidden;
-  all.layers.assign(s.layers, layer);
-  return all;
+
+  StepMatrices::Expert Ffn(int64_t columns) const {
+    return {.gate = Matrix(c_.gated_mlp ? columns : 0, c_.hidden),
+            .up = Matrix(columns, c_.hidden),
+            .down = Matrix(c_.hidden, columns)};
+  }
+
+  StepMatrices::Layer Layer(int64_t i) const {
+    StepMatrices::Layer layer;
+    if (c_.HasMixer(i) && c_.IsRecurrent(i))
+      Recurrent(&layer);
+    else if (c_.HasMixer(i) && c_.IsLatent())
+      Latent(&layer);
+    else if (c_.HasMixer(i))
+      Attention(i, &layer);
+    const MoeConfig& moe = c_.moe;
+    if (c_.HasFfn(i) && (!c_.IsSparse(i) || moe.beside_dense)) layer.dense = Ffn(c_.Intermediate(i));
+    if (c_.HasFfn(i) && c_.IsSparse(i)) {
+      layer.experts.assign(static_cast<size_t>(moe.experts), Ffn(moe.intermediate));
+      layer.router = Matrix(moe.experts, c_.hidden, WeightRole::kRouter);
+      layer.shared = Ffn(moe.shared_intermediate);
+    }
+    for (const int64_t width : {c_.per_layer_dim, c_.laurel_rank})
+      layer.beside.insert(layer.beside.end(), {Matrix(width, c_.hidden), Matrix(c_.hidden, width)});
+    return layer;
+  }
+
+  void Attention(int64_t i, StepMatrices::Layer* layer) const {
+    const int64_t q = c_.heads * c_.HeadDim(i);
+    const int64_t kv = c_.KvFrom(i) == i ? c_.KvHeads(i) * c_.HeadDim(i) : 0;
+    layer->qkv = {Matrix(c_.output_gate ? 2 * q : q, c_.hidden), Matrix(kv, c_.hidden),
+                  Matrix(c_.ValuesAreKeys(i) ? 0 : kv, c_.hidden)};
+    layer->output = Matrix(c_.hidden, q);
+  }
+
+  void Latent(StepMatrices::Layer* layer) const {
+    const LatentConfig& l = c_.latent;
+    const int64_t q = c_.heads * (l.nope_dim + l.rope_dim);
+    layer->qkv = {Matrix(l.q_rank, c_.hidden), Matrix(q, l.q_rank > 0 ? l.q_rank : c_.hidden),
+                  Matrix(l.kv_rank + l.rope_dim, c_.hidden), Matrix(c_.heads * l.kv_rank, l.nope_dim),
+                  Matrix(c_.heads * l.value_dim, l.kv_rank)};
+    layer->output = Matrix(c_.hidden, c_.heads * l.value_dim);
+  }
+
+  void Recurrent(StepMatrices::Layer* layer) const {
+    const RecurrentConfig& r = c_.recurrent;
+    const int64_t keys = r.key_heads * r.key_dim, values = r.value_heads * r.value_dim;
+    layer->qkv = {Matrix(2 * keys + 2 * values, c_.hidden)};
+    const int64_t routers = r.kind == RecurrentKind::kMamba2 ? r.value_heads : 2 * r.value_heads;
+    layer->qkv.push_back(Matrix(routers, c_.hidden, WeightRole::kRouter));
+    layer->output = Matrix(c_.hidden, values);
+  }
+
+  const DecoderConfig& c_;
+  const WeightOptions& weights_;
+};
+
+}  // namespace
+
+StepMatrices MatricesOf(const DecoderConfig& config, const WeightOptions& weights) {
+  return Sizes(config, weights).All();
+}
+
+StepMatrices MatricesOf(const LlmShape& shape, const WeightOptions& weights) {
+  return MatricesOf(FromLlmShape(shape), weights);
 }
 
 int64_t BytesOf(const StepMatrices& matrices) {
@@ -135,6 +198,7 @@ int64_t BytesOf(const StepMatrices& matrices) {
   int64_t sum = matrices.head.bytes;
   for (const StepMatrices::Layer& layer : matrices.layers) {
     for (const MatrixSize& m : layer.qkv) sum += m.bytes;
+    for (const MatrixSize& m : layer.beside) sum += m.bytes;
     for (const StepMatrices::Expert& e : layer.experts) sum += expert(e);
     sum += layer.output.bytes + layer.router.bytes + layer.shared_gate.bytes + expert(layer.dense) +
            expert(layer.shared);
@@ -204,17 +268,28 @@ double StepTime::Seconds(std::span<const SliceShape> slices) const {
          Operator(cost_.Logits(rows)) + static_cast<double>(rows) * efficiency_.row_s;
 }
 
+MeasuredWork WorkOf(const StepCost& cost, const MeasuredStep& step) {
+  MeasuredWork measured{.work = cost.Work(step.slices), .seconds = step.seconds};
+  for (const SliceShape& slice : step.slices) measured.rows += static_cast<double>(slice.rows);
+  return measured;
+}
+
 Efficiency FitEfficiency(const StepCost& cost, const Machine& machine, std::span<const MeasuredStep> steps) {
+  std::vector<MeasuredWork> work;
+  for (const MeasuredStep& step : steps) work.push_back(WorkOf(cost, step));
+  return FitEfficiency(machine, work);
+}
+
+Efficiency FitEfficiency(const Machine& machine, std::span<const MeasuredWork> steps) {
   CELER_CHECK(!steps.empty());
   struct Sample {
     std::vector<RooflineLimit> limits;
     double rows = 0, seconds = 0;
   };
   std::vector<Sample> samples;
-  for (const MeasuredStep& step : steps) {
-    Sample sample{.limits = {}, .seconds = step.seconds};
-    for (const OperatorWork& work : cost.Work(step.slices)) sample.limits.push_back(LimitOf(work, machine));
-    for (const SliceShape& slice : step.slices) sample.rows += static_cast<double>(slice.rows);
+  for (const MeasuredWork& step : steps) {
+    Sample sample{.limits = {}, .rows = step.rows, .seconds = step.seconds};
+    for (const OperatorWork& work : step.work) sample.limits.push_back(LimitOf(work, machine));
     samples.push_back(std::move(sample));
   }
   const auto error = [&](const Efficiency& e) {

@@ -47,7 +47,7 @@ class StepCost {
 
  private:
   Count count_;
-  std::map<int64_t, int64_t> layers_by_window_;  // 0: all before
+  std::map<int64_t, int64_t> layers_by_window_;  // of those with attention; 0: all before
   int64_t layers_ = 0;
   OperatorWork logits_, attention_;  // of one row, and of one query that sees one key in every layer
   mutable std::unordered_map<int64_t, std::vector<OperatorWork>> dense_;
@@ -61,6 +61,7 @@ AttendedKeys CountAttendedKeys(const SliceShape& slice, int64_t window);
 
 // The matrices of a model that is no more than a shape, in the formats that `weights` asks for; what a file
 // would store is bf16.
+StepMatrices MatricesOf(const DecoderConfig& config, const WeightOptions& weights);
 StepMatrices MatricesOf(const LlmShape& shape, const WeightOptions& weights);
 int64_t BytesOf(const StepMatrices& matrices);  // with all experts, without an embedding that is only read
 
@@ -105,5 +106,13 @@ struct MeasuredStep {
 // The efficiency with which StepTime is nearest to the measured steps: the least sum of squared relative
 // errors.
 Efficiency FitEfficiency(const StepCost& cost, const Machine& machine, std::span<const MeasuredStep> steps);
+
+// A step that was measured, as what it had to do: steps of several models can be fitted together.
+struct MeasuredWork {
+  std::vector<OperatorWork> work;
+  double rows = 0, seconds = 0;
+};
+MeasuredWork WorkOf(const StepCost& cost, const MeasuredStep& step);
+Efficiency FitEfficiency(const Machine& machine, std::span<const MeasuredWork> steps);
 
 }  // namespace celer

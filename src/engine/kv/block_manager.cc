@@ -150,6 +150,11 @@ void BlockManager::Uncache(const BlockTable& table) {
   }
 }
 
+void BlockManager::UncacheAll() {
+  cache_.Clear();
+  cached_free_ = 0;
+}
+
 BlockTable BlockManager::AllocateHost(int64_t count) {
   if (count > free_host_blocks()) return {};
   const int64_t again = std::min(count, std::ssize(free_host_));

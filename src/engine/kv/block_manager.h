@@ -69,6 +69,7 @@ class BlockManager {
                        FunctionRef<bool(PrefixCache::Content)> usable) const;
   // Removes these blocks from the prefix cache.
   void Uncache(const BlockTable& table);
+  void UncacheAll();
 
   // Host blocks; an empty table if there are too few.
   BlockTable AllocateHost(int64_t count);

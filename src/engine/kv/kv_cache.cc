@@ -1,5 +1,8 @@
 #include "engine/kv/kv_cache.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -10,33 +13,30 @@
 namespace celer {
 namespace {
 
-KvLayerView EmptyLayer(const DecoderConfig& config, KvFormat format, int64_t blocks) {
+KvLayerView EmptyLayer(const DecoderConfig& config, int64_t layer, KvFormat format, int64_t blocks) {
   int64_t run = KvCache::kMaxRunBlocks;
   while (run > KvCache::kMinRunBlocks && run * 4 > blocks) run /= 2;
   return {.dtype = format.dtype,
           .blocks = blocks,
-          .kv_heads = config.kv_heads,
-          .head_dim = config.head_dim,
+          .kv_heads = config.KvHeads(layer),
+          .head_dim = config.HeadDim(layer),
           .run = run,
           .channel_keys = format.channel_keys};
 }
 
-// Calls visit(part) for keys and values, which may be the same; a recurrent layer has neither.
-void ForKeysAndValues(const KvLayerView& layer, auto&& visit) {
-  if (layer.k) visit(layer.k);
-  if (layer.v != layer.k) visit(layer.v);
-}
-
-// The others keep a state of each sequence instead (state_cache.h).
-int64_t AttentionLayers(const DecoderConfig& config) {
-  return config.layers - std::count(config.recurrent.layer.begin(), config.recurrent.layer.end(), true);
+// The others read those of a layer before them, keep a state of each sequence instead (state_cache.h), or have neither.
+bool OwnsKeys(const DecoderConfig& config, int64_t layer) {
+  return config.HasAttention(layer) && config.KvFrom(layer) == layer;
 }
 
 }  // namespace
 
 int64_t KvBlockBytes(const DecoderConfig& config, KvFormat format) {
   const int64_t parts = config.IsLatent() ? 1 : 2;
-  return AttentionLayers(config) * parts * EmptyLayer(config, format, 1).BlockBytes();
+  int64_t bytes = 0;
+  for (int64_t i = 0; i < config.layers; ++i)
+    if (OwnsKeys(config, i)) bytes += parts * EmptyLayer(config, i, format, 1).BlockBytes();
+  return bytes;
 }
 
 int64_t KvBytesPerToken(const DecoderConfig& config, KvFormat format) {
@@ -46,24 +46,27 @@ int64_t KvBytesPerToken(const DecoderConfig& config, KvFormat format) {
 Result<KvCache> KvCache::Make(const DecoderConfig& config, KvFormat format, int64_t blocks,
                               Allocator& allocator, int64_t host_blocks) {
   KvCache cache;
-  const KvLayerView empty = EmptyLayer(config, format, blocks);
-  const auto bytes = CheckedMul(empty.Blocks(), empty.BlockBytes());
   const auto host_bytes = CheckedMul(host_blocks, KvBlockBytes(config, format));
-  if (!bytes || !host_bytes)
+  // More than any layer has.
+  const auto most = CheckedMul(blocks + kMaxRunBlocks, KvBlockBytes(config, format));
+  if (!most || !host_bytes)
     return Error::Invalid(blocks, " and ", host_blocks,
                           " blocks of keys and values are more than any memory");
   for (int64_t i = 0; i < config.layers; ++i) {
-    KvLayerView view = empty;
-    if (config.IsRecurrent(i)) {
-      cache.layers_.push_back(view);
+    KvLayerView view = EmptyLayer(config, i, format, blocks);
+    if (!OwnsKeys(config, i)) {
+      const int64_t from = config.KvFrom(i);
+      cache.layers_.push_back(from < i ? cache.layers_[from] : view);
+      cache.owns_.push_back(false);
       continue;
     }
+    const int64_t bytes = view.Blocks() * view.BlockBytes();
     for (std::byte** part : {&view.k, &view.v}) {
       if (part == &view.v && config.IsLatent()) {  // one row is both
         view.v = view.k;
         continue;
       }
-      CELER_ASSIGN(Buffer buffer, Buffer::Allocate(allocator, static_cast<size_t>(*bytes)));
+      CELER_ASSIGN(Buffer buffer, Buffer::Allocate(allocator, static_cast<size_t>(bytes)));
       // Attention multiplies what lies behind a sequence's end with zero, which must not meet a NaN. Large
       // memory comes from the system as zeros, and takes room only once it is written.
       if (buffer.size() < CpuMemory::kHugePage) std::memset(buffer.data(), 0, buffer.size());
@@ -71,6 +74,7 @@ Result<KvCache> KvCache::Make(const DecoderConfig& config, KvFormat format, int6
       cache.buffers_.push_back(std::move(buffer));
     }
     cache.layers_.push_back(view);
+    cache.owns_.push_back(true);
   }
   if (host_blocks > 0) {
     CELER_ASSIGN(cache.host_, Buffer::Allocate(allocator, static_cast<size_t>(*host_bytes)));
@@ -79,13 +83,21 @@ Result<KvCache> KvCache::Make(const DecoderConfig& config, KvFormat format, int6
   return cache;
 }
 
+void KvCache::ForOwnParts(auto&& visit) const {
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const KvLayerView& layer = layers_[i];
+    if (!owns_[i]) continue;
+    visit(layer, layer.k);
+    if (layer.v != layer.k) visit(layer, layer.v);
+  }
+}
+
 void KvCache::ForParts(int32_t block, auto&& visit) const {
   CELER_CHECK_LT(block, blocks());
-  for (const KvLayerView& layer : layers_)
-    ForKeysAndValues(layer, [&](std::byte* part) {
-      for (int64_t head = 0; head < layer.kv_heads; ++head)
-        visit(part + layer.RowOffset(block, head, 0), static_cast<size_t>(layer.HeadBytes()));
-    });
+  ForOwnParts([&](const KvLayerView& layer, std::byte* part) {
+    for (int64_t head = 0; head < layer.kv_heads; ++head)
+      visit(part + layer.RowOffset(block, head, 0), static_cast<size_t>(layer.HeadBytes()));
+  });
 }
 
 std::byte* KvCache::HostBlock(int32_t block) const {
@@ -98,15 +110,30 @@ void KvCache::Clear(std::span<const int32_t> blocks) {
     ForParts(block, [](std::byte* memory, size_t bytes) { std::memset(memory, 0, bytes); });
 }
 
+void KvCache::Discard() {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const auto drop = [page](const Buffer& buffer) {
+    if (buffer.empty()) return;
+    // Large memory is a mapping of its own (CpuMemory), so that whole pages of it are nobody else's.
+    const bool mapped = buffer.size() >= CpuMemory::kHugePage && buffer.owns();
+    const size_t whole = mapped ? buffer.size() / page * page : 0;
+    if (whole > 0 && ::madvise(buffer.data(), whole, MADV_DONTNEED) == 0)
+      std::memset(buffer.data() + whole, 0, buffer.size() - whole);
+    else
+      std::memset(buffer.data(), 0, buffer.size());
+  };
+  for (const Buffer& buffer : buffers_) drop(buffer);
+  drop(host_);
+}
+
 void KvCache::Copy(std::span<const BlockCopy> copies) {
   for (const BlockCopy& copy : copies) {
     CELER_CHECK_LT(copy.to, blocks());
-    for (const KvLayerView& layer : layers_)
-      ForKeysAndValues(layer, [&](std::byte* part) {
-        for (int64_t head = 0; head < layer.kv_heads; ++head)
-          std::memcpy(part + layer.RowOffset(copy.to, head, 0), part + layer.RowOffset(copy.from, head, 0),
-                      static_cast<size_t>(layer.HeadBytes()));
-      });
+    ForOwnParts([&](const KvLayerView& layer, std::byte* part) {
+      for (int64_t head = 0; head < layer.kv_heads; ++head)
+        std::memcpy(part + layer.RowOffset(copy.to, head, 0), part + layer.RowOffset(copy.from, head, 0),
+                    static_cast<size_t>(layer.HeadBytes()));
+    });
   }
 }
 

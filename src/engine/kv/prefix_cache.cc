@@ -1,18 +1,21 @@
 #include "engine/kv/prefix_cache.h"
 
 #include <algorithm>
+#include <iterator>
 #include <random>
+#include <utility>
 
 #include "base/check.h"
+#include "engine/kv/kv_event_log.h"
 
 namespace celer {
 
 PrefixCache::PrefixCache() : seed_(uint64_t{std::random_device()()} << 32 | 1) {}
 
-PrefixCache::Content PrefixCache::TakeRoot(std::string_view salt) {
+PrefixCache::Content PrefixCache::TakeRoot(std::string_view salt, std::shared_ptr<const KvScope> scope) {
   const auto [it, fresh] = root_of_.try_emplace(std::string(salt), next_);
   if (fresh) {
-    roots_[next_] = {std::string(salt), 0};
+    roots_[next_] = {std::string(salt), 0, std::move(scope)};
     ++next_;
   }
   ++roots_[it->second].ref_count;
@@ -61,7 +64,28 @@ PrefixCache::Content PrefixCache::Insert(Content before, BlockTokens tokens, int
   by_hash_.emplace(entry.hash, block);
   if (const auto root = roots_.find(before); root != roots_.end()) ++root->second.ref_count;
   ++size_;
+  if (log_) log_->Stored(Stored(entry));
   return entry.content;
+}
+
+KvChange PrefixCache::Stored(const Entry& entry) const {
+  const auto root = roots_.find(entry.before);
+  KvChange change{.kind = KvChange::Kind::kStored,
+                  .first = root != roots_.end(),
+                  .content = entry.content,
+                  .before = entry.before};
+  std::copy(std::begin(entry.tokens), std::end(entry.tokens), change.tokens.begin());
+  if (change.first) change.scope = root->second.scope;
+  return change;
+}
+
+void PrefixCache::ForEach(const std::function<void(const KvChange& stored)>& visit) const {
+  std::vector<const Entry*> held;
+  for (const Entry& entry : entries_)
+    if (entry.content != 0) held.push_back(&entry);
+  // A chain's ids ascend.
+  std::sort(held.begin(), held.end(), [](const Entry* a, const Entry* b) { return a->content < b->content; });
+  for (const Entry* const entry : held) visit(Stored(*entry));
 }
 
 void PrefixCache::Erase(int32_t block) {
@@ -72,8 +96,16 @@ void PrefixCache::Erase(int32_t block) {
   CELER_CHECK(it != last);
   by_hash_.erase(it);
   LeaveRoot(entry.before);
+  if (log_) log_->Erased(entry.content);
   entry = {};
   --size_;
+}
+
+void PrefixCache::Clear() {
+  KvEventLog* const log = std::exchange(log_, nullptr);
+  for (size_t block = 0; block < entries_.size(); ++block) Erase(static_cast<int32_t>(block));
+  log_ = log;
+  if (log_) log_->Cleared();
 }
 
 }  // namespace celer

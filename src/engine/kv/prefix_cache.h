@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +18,19 @@
 
 namespace celer {
 
+class KvEventLog;  // engine/kv/kv_event_log.h
+struct KvChange;
+
+// What a salt consists of, for readers of a KvEventLog.
+struct KvScope {
+  std::string lora_name = {};     // several: with commas
+  std::string lora_content = {};  // LoraMix::key()
+  int64_t lora_id = -1;           // Adapters::Info::id; -1: none, or several
+  // Rope angles that depend on the length of a prompt: 0: not this one's, -1: those of long prompts, else its length.
+  int64_t rope_length = 0;
+  std::string cache_salt = {};
+};
+
 class PrefixCache {
  public:
   using Content = int64_t;
@@ -25,7 +40,7 @@ class PrefixCache {
   PrefixCache();
 
   // The empty chain for a salt. Each call must be matched by one of DropRoot().
-  Content TakeRoot(std::string_view salt);
+  Content TakeRoot(std::string_view salt, std::shared_ptr<const KvScope> scope = nullptr);
   void DropRoot(Content root);
 
   struct Found {
@@ -41,6 +56,12 @@ class PrefixCache {
     return static_cast<size_t>(block) < entries_.size() && entries_[block].content != 0;
   }
   int64_t size() const { return size_; }
+  void Clear();  // erases all
+
+  // What is cached and erased from now on goes there, too. It outlives the cache, or the next call; null: nowhere.
+  void set_log(KvEventLog* log) { log_ = log; }
+  // What is cached, each block behind the one before it, as the log has it.
+  void ForEach(const std::function<void(const KvChange& stored)>& visit) const;
 
  private:
   struct Entry {
@@ -52,9 +73,11 @@ class PrefixCache {
   struct Root {
     std::string salt;
     int64_t ref_count = 0;  // TakeRoot()s, and blocks that begin a chain with it
+    std::shared_ptr<const KvScope> scope = {};
   };
   uint64_t HashOf(Content before, BlockTokens tokens) const;
   void LeaveRoot(Content root);
+  KvChange Stored(const Entry& entry) const;
 
   std::vector<Entry> entries_;                          // per block, up to the highest ever cached
   std::unordered_multimap<uint64_t, int32_t> by_hash_;  // to the block
@@ -63,6 +86,7 @@ class PrefixCache {
   uint64_t seed_;  // random: clients cannot prepare prompts with colliding hashes
   Content next_ = 1;
   int64_t size_ = 0;
+  KvEventLog* log_ = nullptr;
 };
 
 }  // namespace celer

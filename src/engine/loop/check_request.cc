@@ -38,6 +38,26 @@ Status CheckBeams(const Request& request, int64_t vocab) {
   return {};
 }
 
+Status CheckResumed(const Request& request, const Engine::Info& info, bool scored) {
+  const auto resumed = static_cast<int64_t>(request.resumed.size());
+  if (resumed == 0) return {};
+  if (scored || request.n != 1 || request.best_of > 1 || request.beam.width > 0)
+    return Error::Invalid(
+        "an answer that is resumed is one answer: it takes no n, best_of, beams or pooling");
+  for (const int32_t token : request.resumed)
+    if (token < 0 || token >= info.vocab)
+      return Error::Invalid("the resumed answer names token ", token, ", but the vocabulary has ", info.vocab,
+                            " tokens");
+  if (resumed >= request.max_tokens)
+    return Error::Invalid("the resumed answer has ", resumed, " tokens and max tokens is ",
+                          request.max_tokens, ", so nothing is left of it");
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  if (prompt + resumed > info.context)
+    return Error::Invalid("the prompt has ", prompt, " tokens and the resumed answer ", resumed,
+                          ", and the context holds ", info.context);
+  return {};
+}
+
 }  // namespace
 
 Status CheckRequest(const Request& request, const Engine::Info& info, bool scored) {
@@ -73,7 +93,7 @@ Status CheckRequest(const Request& request, const Engine::Info& info, bool score
     return Error::Invalid(
         "the prompt has ", prompt, " tokens and the context holds ", info.context, "; ",
         info.context < info.max_positions ? "raise `context`" : "the model has no more positions");
-  return {};
+  return CheckResumed(request, info, scored);
 }
 
 int64_t MostBlocks(const Request& request) {

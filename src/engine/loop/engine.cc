@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "engine/cost/step_budget.h"
+#include "engine/loop/adapters.h"
 #include "engine/loop/check_request.h"
 #include "engine/loop/engine_impl.h"
 #include "engine/loop/engine_internals.h"
@@ -36,6 +37,8 @@ Sequence::Sequence(int64_t id_, const Request& request, int answer_)
             return params;
           }(),
           request.prompt) {
+  tokens.insert(tokens.end(), request.resumed.begin(), request.resumed.end());
+  for (const int32_t token : request.resumed) sampler.Accept(token);  // before the mask, which has them
   sampler.Forbid(request.stop_tokens, request.min_tokens);
   if (request.mask) sampler.set_mask(request.mask->Clone());
 }
@@ -51,18 +54,26 @@ Engine::Impl::Impl(std::unique_ptr<Runner> runner_, const EngineOptions& options
                   return bytes / kSwapBytesPerSecond < token_seconds * static_cast<double>(tokens);
                 }),
       speculator(std::move(speculator_)),
-      prefix_cache(options.prefix_cache),
-      trace(options.trace) {
+      prefix_cache(options.prefix_cache) {
   scheduler.set_states(&states);
   if (runner->info().config.layers > 0) meter.emplace(*runner);
+}
+
+void Engine::Impl::StartTrace(StepTrace& to) {
+  trace = &to;
   // A GPU's operators cannot be timed without stalling it.
-  if (!trace || runner->info().device != "cpu") return;
+  if (runner->info().device != "cpu") return;
   profile.spans = trace->operators();
   runner->set_profile(&profile);
 }
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Engine::~Engine() = default;
+Engine::~Engine() {
+  impl_->adapters->impl().Detach();  // the check asks the runner
+}
+const std::shared_ptr<Adapters>& Engine::adapters() const {
+  return impl_->adapters;
+}
 const Engine::Info& Engine::info() const {
   return impl_->info;
 }
@@ -73,20 +84,28 @@ const std::optional<Error>& Engine::fault() const {
 Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   // The draft model first: the KV of the target may take all the memory that is left.
   CELER_ASSIGN(std::unique_ptr<Speculator> speculator, Speculator::Load(options));
+  // Adapters, too.
+  std::shared_ptr<Adapters> adapters = MakeAdapters(options.model, options.lora);
+  CELER_RETURN_IF_ERROR(adapters->impl().LoadFirst());
   CELER_ASSIGN(std::unique_ptr<Runner> runner, MakeRunner(options));
-  if (options.speculation.kind != Speculation::Kind::kNone && runner->info().state_slots > 0)
+  CELER_RETURN_IF_ERROR(
+      adapters->impl().Attach([of = runner.get()](const LoraMix& mix) { return of->CheckLora(mix); }));
+  if (options.speculation.kind != Speculation::Kind::kNone && runner->info().state_slots > 0 &&
+      !runner->info().drafts_states)
     return Error::Unsupported(
         "`speculation` ", options.speculation.ToString(), ": the model '", runner->info().config.architecture,
-        "' has recurrent layers, whose state cannot go back behind a rejected draft; use "
-        "`speculation` off");
+        "' has recurrent layers, whose state does not go back behind a rejected draft on ",
+        runner->info().device, "; use `speculation` off, or `device` cpu");
+  if (DraftsWithPredictor(options.speculation)) speculator->UsePredictor(runner->TakePredictor());
   if (speculator) CELER_RETURN_IF_ERROR(speculator->SetTarget(runner->info()));
   EngineOptions chosen = options;
   if (chosen.mixed_chunk == 0) chosen.mixed_chunk = MixedChunk(*runner, options.chunk);
-  return EngineInternals::Make(std::move(runner), chosen, std::move(speculator));
+  return EngineInternals::Make(std::move(runner), chosen, std::move(speculator), std::move(adapters));
 }
 
 std::unique_ptr<Engine> EngineInternals::Make(std::unique_ptr<Runner> runner, const EngineOptions& options,
-                                              std::unique_ptr<Speculator> speculator) {
+                                              std::unique_ptr<Speculator> speculator,
+                                              std::shared_ptr<Adapters> adapters) {
   if (!speculator && options.speculation.kind == Speculation::Kind::kLookup)
     speculator = std::make_unique<Speculator>(Speculator::OptionsFor(options));
   auto impl = std::make_unique<Engine::Impl>(std::move(runner), options, std::move(speculator));
@@ -104,6 +123,13 @@ std::unique_ptr<Engine> EngineInternals::Make(std::unique_ptr<Runner> runner, co
                 .threads = device.threads,
                 .device = device.device,
                 .predicted_gain = impl->speculator ? impl->speculator->predicted_gain() : 0};
+  impl->adapters = std::move(adapters);
+  if (!impl->adapters) {
+    impl->adapters = MakeAdapters(options.model, {});
+    const Status attached = impl->adapters->impl().Attach(
+        [of = impl->runner.get()](const LoraMix& mix) { return of->CheckLora(mix); });
+    CELER_CHECK(attached);  // there is none to refuse
+  }
   return std::make_unique<Engine>(std::move(impl));
 }
 
@@ -111,18 +137,11 @@ Result<int64_t> Engine::Submit(Request request) {
   return impl_->Submit(std::move(request), nullptr);
 }
 
-std::string Engine::Impl::CacheSalt(const Request& request) const {
-  const RopeConfig& rope = runner->info().config.rope;
-  const auto length = static_cast<int64_t>(request.prompt.size());
-  if (!rope.DependsOnLength() || static_cast<double>(length) <= rope.original_positions)
-    return request.cache_salt;
-  const bool exact = rope.scaling == RopeConfig::Scaling::kDynamic;
-  return request.cache_salt + '\0' + (exact ? std::to_string(length) : "long");
-}
-
 Result<int64_t> Engine::Impl::Submit(Request request, Scoring* scoring) {
   if (fault) return *fault;
   CELER_RETURN_IF_ERROR(CheckRequest(request, info, scoring != nullptr));
+  if (!request.lora) request.lora = adapters->Standing();
+  if (*request.lora) CELER_RETURN_IF_ERROR(runner->CheckLora(**request.lora));
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   // The last token is never appended to the KV, so one position more than the context holds can be generated.
   request.max_tokens = std::min(request.max_tokens, info.context - prompt + 1);
@@ -165,8 +184,7 @@ Result<int64_t> Engine::Impl::Submit(Request request, Scoring* scoring) {
   }
   // Rows whose logits are reported are computed even where the prefix is cached.
   const bool all_rows = sequence->scoring || request.pooling == Pooling::kMean;
-  if (prefix_cache && !all_rows)
-    sequence->root = sequence->content = blocks.cache().TakeRoot(CacheSalt(request));
+  if (prefix_cache && !all_rows) sequence->root = sequence->content = TakeRoot(request);
   if (request.deadline) deadlines.emplace(*request.deadline, id);
   group->request = std::move(request);
   if (trace && !scoring) trace->Submitted(id, prompt, group->request.max_tokens);
@@ -185,6 +203,7 @@ bool Engine::HasWork() const {
 
 std::vector<TokenEvent> Engine::Step() {
   StepTrace::Step traced(impl_->trace);
+  const KvEventLog::Step logged(impl_->kv_log.get(), impl_->blocks.cache());
   impl_->ExpireDeadlines(Impl::Clock::now());
   std::vector<TokenEvent> events = std::exchange(impl_->pending_events, {});
   if (impl_->fault || !impl_->scheduler.HasWork()) {
@@ -232,6 +251,7 @@ void Engine::Impl::ExpireDeadlines(Clock::time_point now) {
 std::vector<Slice> Engine::Impl::SlicesOf(std::span<const Scheduled> scheduled) {
   std::vector<Slice> slices;
   slices.reserve(scheduled.size());
+  const bool keeps_hidden = speculator && speculator->reads_hidden();
   size_t drafted = 0;
   for (const auto& [sequence, tokens] : scheduled)
     drafted += tokens > sequence->pending() ? static_cast<size_t>(tokens) : 0;
@@ -242,9 +262,11 @@ std::vector<Slice> Engine::Impl::SlicesOf(std::span<const Scheduled> scheduled) 
     const bool drafts = tokens > sequence->pending();
     std::span<const int32_t> run;
     if (drafts) {
-      with_drafts.push_back(sequence->tokens.back());
-      with_drafts.insert(with_drafts.end(), sequence->draft.begin(), sequence->draft.begin() + tokens - 1);
-      run = std::span(with_drafts).last(tokens);
+      const int64_t certain = sequence->pending();
+      with_drafts.insert(with_drafts.end(), sequence->tokens.end() - certain, sequence->tokens.end());
+      with_drafts.insert(with_drafts.end(), sequence->draft.begin(),
+                         sequence->draft.begin() + (tokens - certain));
+      run = std::span(with_drafts).last(static_cast<size_t>(tokens));
     } else {
       run = std::span(sequence->tokens)
                 .subspan(static_cast<size_t>(sequence->computed), static_cast<size_t>(tokens));
@@ -253,10 +275,14 @@ std::vector<Slice> Engine::Impl::SlicesOf(std::span<const Scheduled> scheduled) 
                 .tokens = run,
                 .position = sequence->computed,
                 .state = sequence->state,
+                .draft_state = sequence->draft_state,
+                .certain = sequence->draft_state == StateSlots::kNone ? 0 : sequence->pending(),
                 .block_table = sequence->block_table,
                 .rows = Slice::Rows::kNone,
                 .prompt_length = sequence->prompt_count,
-                .history = sequence->tokens};
+                .history = sequence->tokens,
+                .lora = *sequence->group->request.lora,
+                .keeps_hidden = keeps_hidden && sequence->speculates()};
     const Pooling pooling = sequence->group->request.pooling;
     if (drafts || sequence->scores_rows()) {
       slice.rows = Slice::Rows::kAll;
@@ -281,7 +307,9 @@ StepPlan Engine::Impl::NextStepPlan() {
     if (!sequence->ended && sequence->computed == position) plan.now.push_back({sequence, 1});
   if (!plan.now.empty()) return plan;
   DropAhead();
-  return scheduler.Schedule();
+  plan = scheduler.Schedule();
+  TakeDraftStates(&plan);
+  return plan;
 }
 
 void Engine::Impl::DropAhead() {

@@ -46,6 +46,12 @@ void Engine::Impl::Commit(std::span<const Scheduled> scheduled, const StepOutput
       counts.cached_tokens += group.cached;
       if (sequence->root != 0) counts.looked_up_tokens += sequence->prompt_count;
     }
+    if (speculator && speculator->reads_hidden() && sequence->speculates()) {
+      const auto width = static_cast<size_t>(runner->info().config.hidden);
+      speculator->ReadHidden(*sequence,
+                             output.hidden.subspan(hidden_row * width, static_cast<size_t>(tokens) * width));
+      hidden_row += static_cast<size_t>(tokens);
+    }
     if (sequence->scores_rows()) {
       const auto rows = output.logits.subspan(row * vocab, static_cast<size_t>(tokens) * vocab);
       if (!CommitScores(*sequence, tokens, rows)) failed.push_back(sequence);
@@ -62,12 +68,15 @@ void Engine::Impl::Commit(std::span<const Scheduled> scheduled, const StepOutput
       continue;
     }
     if (tokens > sequence->pending()) {
-      const auto rows = output.logits.subspan(row * vocab, static_cast<size_t>(tokens) * vocab);
-      if (!CommitDraft(*sequence, tokens, rows, events)) failed.push_back(sequence);
-      row += static_cast<size_t>(tokens);
+      const int64_t drafted = tokens - sequence->pending();
+      const auto count = static_cast<size_t>(drafted + 1);
+      if (!CommitDraft(*sequence, drafted, output.logits.subspan(row * vocab, count * vocab), events))
+        failed.push_back(sequence);
+      row += count;
       continue;
     }
     sequence->computed += tokens;
+    sequence->replayed = std::max<int64_t>(0, sequence->replayed - tokens);
     Publish(*sequence);
     if (sequence->pending() > 0 || sequence->only_scored()) continue;
     if (group.beams) {
@@ -124,11 +133,10 @@ void Engine::Impl::Publish(Sequence& sequence) {
 
 void Engine::Impl::SaveState(const Sequence& sequence) {
   // At the end of a prompt, and now and then in long texts: a copy costs as much as a state is large.
-  constexpr int64_t kEvery = 256;
   const int64_t computed = sequence.computed;
   if (computed != sequence.published * kKvBlockTokens || computed == 0 || sequence.group->together()) return;
   const bool prompt_ends = sequence.output_count() == 0 && sequence.pending() <= kKvBlockTokens;
-  if (!prompt_ends && computed % kEvery != 0) return;
+  if (!prompt_ends && computed % Sequence::kSnapshotTokens != 0) return;
   const int32_t slot = states.AddSnapshot(sequence.content);
   if (slot != StateSlots::kNone)
     state_copies.push_back({BlockMove::Kind::kCopyState, {sequence.state, slot}});
@@ -228,7 +236,8 @@ void Engine::Impl::Release(Sequence& sequence) {
   scheduler.Remove(&sequence);
   if (speculator) speculator->Forget(sequence);
   if (sequence.state != StateSlots::kNone) states.Free(sequence.state);
-  sequence.state = StateSlots::kNone;
+  if (sequence.draft_state != StateSlots::kNone) states.Free(sequence.draft_state);
+  sequence.state = sequence.draft_state = StateSlots::kNone;
   blocks.Shrink(&sequence.block_table, 0);
   blocks.FreeHost(&sequence.host_table);
 }
@@ -460,7 +469,7 @@ Error Engine::Impl::ExplainFault(Sequence& sequence, int64_t count) {
   const std::span<const int32_t> run = std::span(sequence.tokens).first(count);
   const std::string more =
       log::Enabled(log::Level::kInfo)
-          ? FindFault(run, sequence.block_table, sequence.state)
+          ? FindFault(run, sequence)
           : "`verbose` names the layer, and `kv` f32 or `weights` f32 may hold what a smaller type cannot";
   // Attention multiplies what lies behind a sequence's end in its last block with zero, and zero times NaN is
   // NaN. All beams and answers end with this one. Blocks that other requests share are theirs to clear.
@@ -479,8 +488,7 @@ Error Engine::Impl::ExplainFault(Sequence& sequence, int64_t count) {
 }
 
 // Rewrites the blocks with the same keys and values.
-std::string Engine::Impl::FindFault(std::span<const int32_t> tokens, std::span<const int32_t> block_table,
-                                    int32_t state) {
+std::string Engine::Impl::FindFault(std::span<const int32_t> tokens, const Sequence& sequence) {
   constexpr int64_t kAtOnce = 16;
   const auto count = static_cast<int64_t>(tokens.size());
   DropAhead();
@@ -498,9 +506,10 @@ std::string Engine::Impl::FindFault(std::span<const int32_t> tokens, std::span<c
     });
     const Slice slice{.tokens = tokens.subspan(begin, now),
                       .position = begin,
-                      .state = state,
-                      .block_table = block_table,
-                      .rows = Slice::Rows::kLast};
+                      .state = sequence.state,
+                      .block_table = sequence.block_table,
+                      .rows = Slice::Rows::kLast,
+                      .lora = *sequence.group->request.lora};
     const Status queued = runner->Queue({&slice, 1});
     const Result<StepOutput> output = queued ? runner->Take() : queued.error();
     runner->set_watch({});

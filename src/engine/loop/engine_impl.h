@@ -13,6 +13,7 @@
 #include "celer/engine.h"
 #include "engine/cost/work_meter.h"
 #include "engine/kv/block_manager.h"
+#include "engine/kv/kv_event_log.h"
 #include "engine/loop/scheduler.h"
 #include "engine/loop/sequence.h"
 #include "engine/loop/step_trace.h"
@@ -28,9 +29,8 @@ struct Engine::Impl {
        std::unique_ptr<Speculator> speculator_);
 
   Result<int64_t> Submit(Request request, Scoring* scoring);
-  // Prefixes are shared by prompts with the same salt and the same rope angles.
-  std::string CacheSalt(const Request& request) const;
   void ExpireDeadlines(Clock::time_point now);
+  void StartTrace(StepTrace& to);
 
   // The step that was queued ahead, less the sequences that have ended, or else a new one. Requests that
   // arrived in the meantime join the step after it.
@@ -88,7 +88,12 @@ struct Engine::Impl {
   // are cleared and leave the prefix cache.
   Error ExplainFault(Sequence& sequence, int64_t count);
   // Runs the tokens once more, to find the first layer whose output is not finite.
-  std::string FindFault(std::span<const int32_t> tokens, std::span<const int32_t> block_table, int32_t state);
+  std::string FindFault(std::span<const int32_t> tokens, const Sequence& sequence);
+
+  // --- engine_kv.cc ---
+  // Prefixes are shared by prompts with the same salt, the same adapters and the same rope angles.
+  KvScope ScopeOf(const Request& request) const;
+  PrefixCache::Content TakeRoot(const Request& request);
 
   // --- engine_masks.cc ---
   // Before each step: which of the running sequences have their token mask ready.
@@ -98,9 +103,14 @@ struct Engine::Impl {
 
   // --- engine_speculate.cc ---
   Status Propose();
-  // Verifies the drafted tokens of a sequence with the logits after its last token and after each drafted
+  // Slots for the states behind drafts of models with recurrent layers. Without one a draft is dropped.
+  void TakeDraftStates(StepPlan* plan);
+  // After a step whose first tokens up to `certain` are the text's: with all drafted ones accepted, the state behind them
+  // is the sequence's, else that behind `certain`.
+  void SettleDraft(Sequence& sequence, int64_t certain, bool accepted);
+  // Verifies the tokens drafted for a sequence with the logits after its last token and after each drafted
   // one. False: they are not finite where they are needed.
-  bool CommitDraft(Sequence& sequence, int64_t tokens, std::span<const float> logits,
+  bool CommitDraft(Sequence& sequence, int64_t drafted, std::span<const float> logits,
                    std::vector<TokenEvent>* events);
 
   std::unique_ptr<Runner> runner;
@@ -119,11 +129,13 @@ struct Engine::Impl {
   std::vector<std::unique_ptr<Sequence>> ended;
   std::vector<TokenEvent> pending_events;  // for the next Step()
   Info info;
+  std::shared_ptr<Adapters> adapters;
   EngineStats counts;
   double token_seconds = 0;  // of prompts, lately: to predict the cost of recomputation
   OpProfile profile;
   bool profiling = false;
-  StepTrace* trace;  // may be null
+  StepTrace* trace = nullptr;
+  std::shared_ptr<KvEventLog> kv_log;  // may be none
   std::optional<Error> fault;
   std::optional<Clock::time_point> busy_since;  // the end of the last step, if more was to be done then
   int64_t next_id = 1, next_sequence = 1;

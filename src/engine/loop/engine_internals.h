@@ -1,4 +1,4 @@
-// Access to the inside of an Engine: to make one on a given runner, for tests and simulated devices.
+// Access to the inside of an Engine: to make one on a given runner, for tests and simulated devices, and to trace it.
 #pragma once
 
 #include <chrono>
@@ -11,11 +11,25 @@
 
 namespace celer {
 
+class Adapters;
+class KvEventLog;
+class StepTrace;
+
 struct EngineInternals {
   // Uses only the engine's own options: `model` as a name, the chunks, the prefix cache, preemption and
-  // speculation.
+  // speculation. Without `adapters` it begins with none.
   static std::unique_ptr<Engine> Make(std::unique_ptr<Runner> runner, const EngineOptions& options,
-                                      std::unique_ptr<Speculator> speculator = nullptr);
+                                      std::unique_ptr<Speculator> speculator = nullptr,
+                                      std::shared_ptr<Adapters> adapters = nullptr);
+
+  // What the engine does from now on goes into the trace, which outlives it.
+  static void Trace(Engine& engine, StepTrace& to);
+
+  // Changes of the prefix cache from now on go into the log. Before the first request.
+  static void LogKv(Engine& engine, std::shared_ptr<KvEventLog> log);
+  // Empties the prefix cache, and gives the memory of the KV back until it is used again, as far as the device can. No
+  // request may be in flight.
+  static Status DiscardKv(Engine& engine);
 
   // For tests: the first invariant of blocks and sequences that does not hold between two steps; "": all
   // hold.

@@ -76,6 +76,10 @@ std::string EngineInternals::CheckInvariants(const Engine& engine) {
   return "";
 }
 
+void EngineInternals::Trace(Engine& engine, StepTrace& to) {
+  engine.impl().StartTrace(to);
+}
+
 void EngineInternals::SetStarvationSteps(Engine& engine, int64_t steps) {
   engine.impl().scheduler.set_starvation_steps(steps);
 }

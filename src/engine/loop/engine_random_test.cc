@@ -10,6 +10,7 @@
 #include <map>
 #include <random>
 
+#include "engine/loop/adapters_test_util.h"
 #include "engine/loop/check_request.h"
 #include "engine/loop/engine_internals.h"
 #include "engine/runners/simulated_runner.h"
@@ -96,13 +97,41 @@ class Requests {
       request.pooling = Below(2) == 0 ? Pooling::kMean : Pooling::kLast;
     }
     request.priority = Below(3);
+    // Mixes of equal content share what was computed, others do not.
+    if (Below(2) == 0) request.lora = mixes_[static_cast<size_t>(Below(static_cast<int>(mixes_.size())))];
     if (Below(4) == 0) request.cache_salt = std::string(1, static_cast<char>('a' + Below(2)));
     return request;
+  }
+
+  // Somewhere in its answer, if it is one answer: `answers` keeps the rest.
+  bool Resume(Request* request, Answers* answers) {
+    if (request->n != 1 || request->best_of > 1 || request->beam.width > 0 ||
+        request->pooling != Pooling::kNone)
+      return false;
+    std::vector<int32_t>& tokens = answers->tokens[0];
+    if (tokens.size() < 2) return false;
+    const auto cut = tokens.begin() + 1 + Below(static_cast<int>(tokens.size()) - 1);
+    request->resumed.assign(tokens.begin(), cut);
+    tokens.erase(tokens.begin(), cut);
+    return true;
   }
 
   std::mt19937& random() { return random_; }
 
  private:
+  static std::vector<std::shared_ptr<const LoraMix>> MakeMixes() {
+    const auto adapter = [](const char* name, const char* content) {
+      return MakeEmptyLora({.name = name, .path = "", .content = content});
+    };
+    const auto a = adapter("a", "11"), again = adapter("again", "11"), b = adapter("b", "22");
+    std::vector<std::shared_ptr<const LoraMix>> mixes = {nullptr};
+    for (const std::vector<LoraUse>& uses :
+         {std::vector<LoraUse>{{a, 1}}, {{again, 1}}, {{a, 0.5f}}, {{b, 1}}, {{a, 1}, {b, 1}}})
+      mixes.push_back(*LoraMix::Make(uses));
+    return mixes;
+  }
+  const std::vector<std::shared_ptr<const LoraMix>> mixes_ = MakeMixes();
+
   int Vocab() const { return static_cast<int>(model_.vocab); }
   std::mt19937 random_;
   HashModel model_;
@@ -111,7 +140,7 @@ class Requests {
 
 struct Seen {
   int64_t finished = 0, refused = 0, swaps = 0, recomputations = 0, copies = 0, found = 0, evictions = 0;
-  int64_t drafted = 0, accepted = 0, beams = 0, expired = 0;
+  int64_t drafted = 0, accepted = 0, beams = 0, expired = 0, resumed = 0;
 };
 
 void RunEngine(uint32_t seed, Seen* seen) {
@@ -130,7 +159,7 @@ void RunEngine(uint32_t seed, Seen* seen) {
   // The longest text just fits, and three beams of it sometimes.
   const int64_t blocks = KvBlocksFor(context) + requests.Below(25), host_blocks = requests.Below(3) * 10;
   // Every third one has recurrent layers.
-  const int64_t states = !drafts && seed % 3 == 0 ? 2 + requests.Below(14) : 0;
+  const int64_t states = seed % 3 == 0 ? 2 + requests.Below(14) : 0;
   auto engine = MakeEngine(model, context, blocks, host_blocks, requests.Below(2) == 0, options,
                            drafts ? std::make_unique<Speculator>(
                                         Speculator::Options{.depth = 1 + requests.Below(15), .always = true})
@@ -190,9 +219,14 @@ void RunEngine(uint32_t seed, Seen* seen) {
     if (static_cast<int>(alive.size()) < kAtOnce && requests.Below(3) == 0) {
       Request request = requests.Next();
       auto alone = unbounded->Submit(request);
+      ASSERT_TRUE(alone) << alone.error().message();
+      std::map<int64_t, Answers> told;
+      while (unbounded->HasWork()) ASSERT_NO_FATAL_FAILURE(Read(unbounded->Step(), &told));
+      Answers whole = told[*alone];
+      if (requests.Below(4) == 0) seen->resumed += requests.Resume(&request, &whole);
       if (requests.Below(10) == 0) request.deadline = hour + std::chrono::seconds(step + requests.Below(60));
       auto id = engine->Submit(request);
-      ASSERT_TRUE(id && alone) << id.error().message();
+      ASSERT_TRUE(id) << id.error().message();
       alive.push_back(*id);
       beams[*id] = request.beam.width > 0;
       request.max_tokens = std::min(request.max_tokens, context - std::ssize(request.prompt) + 1);
@@ -200,9 +234,7 @@ void RunEngine(uint32_t seed, Seen* seen) {
           beams[*id] &&
           (MostBlocks(request) > blocks ||
            (states > 0 && !NeverFitsWithStates(request, engine->info(), states - states / 2).empty()));
-      std::map<int64_t, Answers> told;
-      while (unbounded->HasWork()) ASSERT_NO_FATAL_FAILURE(Read(unbounded->Step(), &told));
-      expected[*id] = told[*alone];
+      expected[*id] = std::move(whole);
     }
     if (!alive.empty() && requests.Below(40) == 0) {
       const int64_t id = alive[static_cast<size_t>(requests.Below(static_cast<int>(alive.size())))];
@@ -259,6 +291,7 @@ TEST(RandomLoad, NothingLeaksAndNothingChanges) {
   EXPECT_GT(seen.evictions, 1000);
   EXPECT_GT(seen.beams, 1000);
   EXPECT_GT(seen.expired, 100);
+  EXPECT_GT(seen.resumed, 500);
   EXPECT_GT(seen.accepted, 1000);
   EXPECT_GT(seen.drafted, seen.accepted + 1000);
 }

@@ -12,9 +12,12 @@
 namespace celer {
 namespace {
 
-std::unique_ptr<SimulatedRunner> Simulated(const HashModel& model, int64_t blocks, bool ahead = false) {
+std::unique_ptr<SimulatedRunner> Simulated(const HashModel& model, int64_t blocks, bool ahead = false,
+                                           int64_t states = 0) {
   SimulatedRunner::Options options{.model = model};
   options.info.kv_blocks = blocks;
+  options.info.kv_host_blocks = states > 0 ? 40 : 0;
+  options.info.state_slots = states;
   options.info.context = 256;
   options.runs_ahead = ahead;
   return std::make_unique<SimulatedRunner>(std::move(options));
@@ -25,25 +28,30 @@ struct World {
   int64_t blocks = 200;
   bool ahead = false;
   EngineOptions options = {};
+  int64_t states = 0;  // of a model with recurrent layers
 };
 
+std::unique_ptr<SimulatedRunner> RunnerOf(const World& world) {
+  return Simulated(world.model, world.blocks, world.ahead, world.states);
+}
+
 std::unique_ptr<Engine> Plain(const World& world) {
-  return EngineInternals::Make(Simulated(world.model, world.blocks, world.ahead), world.options);
+  return EngineInternals::Make(RunnerOf(world), world.options);
 }
 
 std::unique_ptr<Engine> WithLookup(const World& world, int depth = 0, bool always = true) {
   return EngineInternals::Make(
-      Simulated(world.model, world.blocks, world.ahead), world.options,
+      RunnerOf(world), world.options,
       std::make_unique<Speculator>(Speculator::Options{.depth = depth, .always = always}));
 }
 
 std::unique_ptr<Engine> WithDraft(const World& world, const HashModel& draft, int64_t draft_blocks = 200,
-                                  bool same_tokens = false) {
+                                  bool same_tokens = false, int64_t draft_states = 0) {
   return EngineInternals::Make(
-      Simulated(world.model, world.blocks, world.ahead), world.options,
+      RunnerOf(world), world.options,
       std::make_unique<Speculator>(
           Speculator::Options{.depth = 4, .same_tokens = same_tokens, .always = true},
-          std::make_unique<DraftModel>(Simulated(draft, draft_blocks))));
+          std::make_unique<DraftModel>(Simulated(draft, draft_blocks, false, draft_states))));
 }
 
 std::vector<int32_t> Prompt(int seed, int length) {
@@ -137,6 +145,56 @@ TEST(Speculate, LookupChangesNoToken) {
       auto adaptive = WithLookup(world, 0, false);
       EXPECT_EQ(RunAll(*adaptive, requests), want);
     }
+}
+
+// A state goes back behind a rejected draft, whatever else happens to its sequence. The simulated runner compares each
+// state with the text that it is taken to be of.
+TEST(Speculate, ARecurrentStateFollowsTheAcceptedTokens) {
+  const std::vector<Request> requests = ManyRequests();
+  for (const Preemption preemption : {Preemption::kRecompute, Preemption::kSwap})
+    for (const int64_t blocks : {200, 17})
+      for (const int64_t states : {60, 6}) {
+        const World world{.blocks = blocks, .options = {.preemption = preemption}, .states = states};
+        auto plain = Plain(world);
+        const Answers want = RunAll(*plain, requests);
+        for (const int depth : {1, 4, 15}) {
+          auto engine = WithLookup(world, depth);
+          EXPECT_EQ(RunAll(*engine, requests), want) << depth << " " << blocks << " " << states;
+          const EngineStats stats = engine->stats();
+          // With few states most are taken by sequences, and drafts wait.
+          EXPECT_GT(stats.accepted_tokens, states > 20 ? 100 : 0);
+          EXPECT_GT(stats.drafted_tokens, stats.accepted_tokens);
+          if (states < 20) continue;
+          if (blocks > 20) {
+            EXPECT_LT(stats.steps, plain->stats().steps);
+          }
+          const auto partly = stats.accepted.size() > 2
+                                  ? Sum({stats.accepted.begin() + 1, stats.accepted.end() - 1})
+                                  : stats.accepted.at(0);
+          EXPECT_GT(partly, 0) << "no draft was accepted in part";
+        }
+      }
+}
+
+TEST(Speculate, ADraftModelMayHaveRecurrentLayers) {
+  std::vector<Request> requests = ManyRequests();
+  for (Request& request : requests) request.sampling.temperature = 0;
+  for (const int64_t states : {0, 40}) {
+    const World world{.states = states};
+    const Answers want = RunAll(*Plain(world), requests);
+    HashModel other = world.model;
+    other.seed = 1;
+    for (const HashModel& draft : {world.model, other})
+      for (const int64_t draft_states : {100, 5}) {
+        auto engine = WithDraft(world, draft, 200, false, draft_states);
+        EXPECT_EQ(RunAll(*engine, requests), want) << draft.seed << " " << draft_states;
+        const EngineStats stats = engine->stats();
+        EXPECT_GT(Sum(stats.accepted), 0);
+        if (draft.seed == 0) {
+          EXPECT_GT(10 * stats.accepted_tokens, 9 * stats.drafted_tokens);
+        }
+      }
+  }
 }
 
 TEST(Speculate, OneStepGivesSeveralTokens) {
@@ -245,7 +303,7 @@ class PoisonedRunner : public SimulatedRunner {
     rows_.clear();
     for (const Slice& slice : slices)
       if (slice.rows == Slice::Rows::kAll)
-        rows_.insert(rows_.end(), slice.tokens.begin(), slice.tokens.end());
+        rows_.insert(rows_.end(), slice.tokens.end() - slice.row_count(), slice.tokens.end());
     return SimulatedRunner::Queue(slices);
   }
   Result<StepOutput> Take() override {
@@ -289,15 +347,18 @@ TEST(Speculate, RejectedDraftsMayHaveLogitsThatAreNotFinite) {
   }
   ASSERT_EQ(requests.size(), 1u);
   const Answers want = RunAll(*Plain(world), requests);
-  SimulatedRunner::Options options{.model = world.model};
-  options.info.kv_blocks = world.blocks;
-  options.info.context = 256;
-  auto runner = std::make_unique<PoisonedRunner>(std::move(options), poison);
-  PoisonedRunner* const watched = runner.get();
-  auto engine = EngineInternals::Make(std::move(runner), world.options,
-                                      std::make_unique<Speculator>(Speculator::Options{.always = true}));
-  EXPECT_EQ(RunAll(*engine, requests), want);
-  EXPECT_GT(watched->poisoned, 0) << "no draft had that token: nothing was shown";
+  for (const int64_t states : {0, 4}) {
+    SimulatedRunner::Options options{.model = world.model};
+    options.info.kv_blocks = world.blocks;
+    options.info.context = 256;
+    options.info.state_slots = states;
+    auto runner = std::make_unique<PoisonedRunner>(std::move(options), poison);
+    PoisonedRunner* const watched = runner.get();
+    auto engine = EngineInternals::Make(std::move(runner), world.options,
+                                        std::make_unique<Speculator>(Speculator::Options{.always = true}));
+    EXPECT_EQ(RunAll(*engine, requests), want);
+    EXPECT_GT(watched->poisoned, 0) << "no draft had that token: nothing was shown";
+  }
 }
 
 TEST(Speculate, ADraftOfAnotherVocabularyIsRefused) {

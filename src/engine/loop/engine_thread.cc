@@ -81,7 +81,10 @@ struct EngineThread::Impl {
   using Mail = std::variant<SubmitMail, CancelMail, RunMail>;
 
   explicit Impl(std::unique_ptr<Stepper> from)
-      : stepper(std::move(from)), info(stepper->info()), stats(stepper->stats()) {}
+      : stepper(std::move(from)),
+        info(stepper->info()),
+        adapters(stepper->engine() ? stepper->engine()->adapters() : nullptr),
+        stats(stepper->stats()) {}
 
   void Loop();
   void Handle(SubmitMail mail);
@@ -96,6 +99,7 @@ struct EngineThread::Impl {
   std::map<int64_t, int64_t> engine_ids;                // by the ticket's id
 
   const Engine::Info& info;
+  const std::shared_ptr<Adapters> adapters;
   std::thread thread;
   std::thread::id thread_id;  // stays when the thread is gone
   std::mutex stopping;        // one Stop() at a time
@@ -271,6 +275,10 @@ EngineStats EngineThread::stats() const {
 
 const Engine::Info& EngineThread::info() const {
   return impl_->info;
+}
+
+const std::shared_ptr<Adapters>& EngineThread::adapters() const {
+  return impl_->adapters;
 }
 
 EngineThread::Ticket::Ticket(std::shared_ptr<Mailbox> mailbox) : mailbox_(std::move(mailbox)) {}

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <thread>
 
+#include "base/source_dir.h"
+
 namespace celer {
 namespace {
 
@@ -16,7 +18,7 @@ using Ending = EngineThread::Ending;
 
 std::unique_ptr<Engine> MustLoad() {
   EngineOptions options{.context = 128, .chunk = 32};
-  options.model = std::string(CELER_SOURCE_DIR) + "/tests/golden/models/llama3";
+  options.model = std::string(kSourceDir) + "/tests/golden/models/llama3";
   options.sequences = 4;
   options.threads = 1;
   auto engine = Engine::Load(options);

@@ -1,6 +1,7 @@
 #include "celer/options.h"
 
 #include <charconv>
+#include <cmath>
 #include <iterator>
 
 #include "limits/quantity.h"
@@ -102,13 +103,36 @@ std::string DeviceOptions::ToString() const {
 Result<Speculation> Speculation::Parse(std::string_view text) {
   if (text == "off") return Speculation();
   if (text == "lookup") return Speculation{.kind = Kind::kLookup};
-  if (text.empty()) return Error::Invalid("`speculation` is empty; give off, lookup, self:int4 or a model");
+  if (text.empty())
+    return Error::Invalid("`speculation` is empty; give off, lookup, mtp, self:int4 or a model");
   return Speculation{.kind = Kind::kDraft, .draft = std::string(text)};
 }
 
 std::string Speculation::ToString() const {
   if (kind == Kind::kNone) return "off";
   return kind == Kind::kLookup ? "lookup" : draft;
+}
+
+Result<LoraSpec> LoraSpec::Parse(std::string_view text) {
+  LoraSpec spec;
+  std::string_view path = text;
+  if (const size_t at = text.find('='); at != std::string_view::npos) {
+    spec.name = text.substr(0, at);
+    path = text.substr(at + 1);
+    if (spec.name.empty()) return Error::Invalid("`lora` '", text, "' has no name before '='");
+  }
+  if (const size_t at = path.rfind(':'); at != std::string_view::npos)
+    if (IsNumber(path.substr(at + 1), &spec.scale)) path = path.substr(0, at);
+  if (path.empty())
+    return Error::Invalid("`lora` '", text, "' has no path; give NAME=PATH or NAME=PATH:SCALE");
+  if (!std::isfinite(spec.scale)) return Error::Invalid("`lora` '", text, "': the scale is no finite number");
+  spec.path = path;
+  if (!spec.name.empty()) return spec;
+  const std::filesystem::path last = spec.path.has_filename() ? spec.path : spec.path.parent_path();
+  spec.name = (last.extension() == ".gguf" ? last.stem() : last.filename()).string();
+  if (spec.name.empty() || spec.name == "." || spec.name == "..")
+    return Error::Invalid("`lora` '", text, "' tells no name; give NAME=PATH");
+  return spec;
 }
 
 Result<KvMemory> KvMemory::Parse(std::string_view text) {

@@ -140,19 +140,21 @@ void Scheduler::Preempt(size_t begin, StepPlan* plan) {
 
 void Scheduler::Recompute(Sequence& sequence) {
   FreeState(sequence);
-  sequence.computed = sequence.published = 0;
+  sequence.computed = sequence.published = sequence.replayed = 0;
   sequence.content = sequence.root;
 }
 
 void Scheduler::Restart(Group& group) {
   group.common_blocks = 0;
-  recomputations_ += std::ssize(group.sequences);
-  for (const auto& sequence : group.sequences) {
-    Remove(sequence.get());
-    Recompute(*sequence);
-    blocks_.Shrink(&sequence->block_table, 0);
-    waiting_.insert(sequence.get());
-  }
+  for (const auto& sequence : group.sequences) Restart(*sequence);
+}
+
+void Scheduler::Restart(Sequence& sequence) {
+  ++recomputations_;
+  Remove(&sequence);
+  Recompute(sequence);
+  blocks_.Shrink(&sequence.block_table, 0);
+  waiting_.insert(&sequence);
 }
 
 bool Scheduler::KeepsStates(std::span<Sequence* const> victims) const {
@@ -391,7 +393,7 @@ bool Scheduler::Admit(Sequence* sequence, int64_t budget, StepPlan* plan, int64_
   sequence->published = found;
   sequence->content = content;
   TakeState(*sequence, plan);
-  if (sequence->group->cached < 0) sequence->group->cached = computed;
+  if (sequence->group->cached < 0) sequence->group->cached = std::min(computed, sequence->prompt_count);
   return true;
 }
 

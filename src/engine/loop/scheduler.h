@@ -60,7 +60,9 @@ class Scheduler {
   void AddRunning(Sequence* sequence);  // it has its blocks, and runs in the next step
   // Removes a sequence from either queue. It keeps its blocks.
   void Remove(Sequence* sequence);
-  void Restart(Group& group);  // running beams are recomputed later, as if preempted
+  // What runs is recomputed later, as if preempted: beams, or one sequence of another request.
+  void Restart(Group& group);
+  void Restart(Sequence& sequence);
   bool HasWork() const { return !waiting_.empty() || !running_.empty(); }
 
   // Empty while every runnable sequence waits for its token mask. Otherwise never empty twice in a row while

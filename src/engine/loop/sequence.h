@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <compare>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -33,6 +34,8 @@ struct Group;
 struct Sequence {
   // Rows of logits that a slice of a scored text has at most.
   static constexpr int64_t kScoredRows = 64;
+  // States of long texts are copied into the prefix cache at multiples of so many tokens.
+  static constexpr int64_t kSnapshotTokens = 256;
 
   Sequence(int64_t id_, const Request& request, int answer_);
 
@@ -46,8 +49,12 @@ struct Sequence {
   BlockTable block_table;      // in the pool
   BlockTable host_table;   // swapped out: host blocks of the computed tokens, behind the beams' common prefix
   bool recurrent = false;  // the model keeps a state of it
-  int32_t state = StateSlots::kNone;  // its slot, with the state after `computed` tokens
-  PrefixCache::Content root = 0;      // 0: no prefix caching for it
+  int32_t state = StateSlots::kNone;        // its slot, with the state after `computed` tokens
+  int32_t draft_state = StateSlots::kNone;  // during a step: where drafted tokens leave theirs
+  // Tokens of a draft that were accepted while others were rejected: a recurrent state does not have them yet, and the
+  // next step runs them again, in front of the last token.
+  int64_t replayed = 0;
+  PrefixCache::Content root = 0;  // 0: no prefix caching for it
   PrefixCache::Content content = 0;
   int64_t published = 0;  // leading blocks that `content` names
   int64_t reached = 0;    // the high-water mark of `computed`: recomputation is no progress
@@ -65,14 +72,21 @@ struct Sequence {
   int64_t count() const { return static_cast<int64_t>(tokens.size()); }
   int64_t output_count() const { return count() - prompt_count; }
   bool only_scored() const { return scoring && scoring->only; }
+  bool speculates() const;  // it is one whose tokens may be drafted
   // Tokens to compute: 1 when decoding. The last token of a scored text predicts nothing that is wanted.
   int64_t pending() const { return count() - computed - (only_scored() ? 1 : 0); }
   // Whether the rows of its next slice are wanted: tokens[i] is predicted by row i - 1.
   bool scores_rows() const {
     return scoring && computed >= scoring->first - 1 && (scoring->only || computed < prompt_count - 1);
   }
-  bool decodes() const { return pending() == 1 && output_count() > 0; }
+  bool decodes() const { return pending() == 1 + replayed && output_count() > 0; }
   bool forks() const;  // other answers are still to begin with its prompt
+  // Tokens that may be drafted now: a state is copied into the prefix cache only if a step ends there.
+  int64_t most_drafted() const {
+    return recurrent && root != 0
+               ? (count() + kSnapshotTokens - 1) / kSnapshotTokens * kSnapshotTokens - count()
+               : std::numeric_limits<int64_t>::max();
+  }
   // Tokens that one step may take.
   int64_t step_tokens() const {
     if (!scoring || computed >= prompt_count - 1)
@@ -129,12 +143,17 @@ struct Group {
 
 inline int64_t Sequence::state_tokens() const {
   int64_t most = pending();
+  if (decodes()) return most + static_cast<int64_t>(draft.size());
   // Answers fork before the last token of their prompt, which each of them runs for itself.
   if (forks() && computed < prompt_count - 1) most = std::min(most, prompt_count - 1 - computed);
   // A snapshot for the prefix cache is taken behind the last full block.
   const int64_t full = (count() - 1) / kKvBlockTokens * kKvBlockTokens;
   if (root != 0 && computed < full) most = std::min(most, full - computed);
   return most;
+}
+
+inline bool Sequence::speculates() const {
+  return !group->beams && !only_scored() && group->request.pooling == Pooling::kNone;
 }
 
 inline bool Sequence::forks() const {

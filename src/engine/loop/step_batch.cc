@@ -22,11 +22,19 @@ StepBatch::StepBatch(std::span<const Slice> slices) : seq_start_{0} {
       positions_.push_back(static_cast<int32_t>(slice.position + i));
     }
     states_.push_back(slice.state);
+    if (slice.lora) lora_.resize(slices.size());
+    if (slice.lora) lora_[s] = slice.lora;
+    draft_states_.push_back(slice.draft_state);
+    certain_.push_back(static_cast<int32_t>(slice.certain));
     seq_start_.push_back(static_cast<int32_t>(tokens_.size()));
     prompt_lengths_.push_back(
         static_cast<int32_t>(slice.prompt_length > 0 ? slice.prompt_length : slice.position + count));
     std::copy(slice.block_table.begin(), slice.block_table.end(),
               block_table_.begin() + static_cast<int64_t>(s) * max_blocks_);
+  }
+  if (std::all_of(draft_states_.begin(), draft_states_.end(), [](int32_t slot) { return slot < 0; })) {
+    draft_states_.clear();
+    certain_.clear();
   }
 }
 

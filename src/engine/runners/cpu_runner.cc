@@ -23,14 +23,21 @@ CpuRunner::CpuRunner(std::unique_ptr<ThreadPool> pool, Model model, KvCache kv, 
            .kv_bytes_per_token = KvBytesPerToken(model_->config(), kv_format),
            .kv_blocks = kv_.blocks(),
            .kv_host_blocks = kv_.host_blocks(),
-           .state_slots = states_.slots()};
+           .state_slots = states_.slots(),
+           .drafts_states = true};
+}
+
+Status CpuRunner::CheckLora(const LoraMix& mix) const {
+  for (const LoraUse& use : mix.uses()) CELER_RETURN_IF_ERROR(decoder_.CheckLora(*use.adapter));
+  return {};
 }
 
 Status CpuRunner::Queue(std::span<const Slice> slices) {
   for (const Slice& slice : slices)
-    if (info_.state_slots > 0 && (slice.state < 0 || slice.state >= info_.state_slots))
-      return Error::Invalid("sequence ", slice.sequence, " has state ", slice.state, " of ",
-                            info_.state_slots);
+    if (info_.state_slots > 0 &&
+        (slice.state < 0 || std::max(slice.state, slice.draft_state) >= info_.state_slots))
+      return Error::Invalid("sequence ", slice.sequence, " has states ", slice.state, " and ",
+                            slice.draft_state, " of ", info_.state_slots);
   Queued step{.batch = StepBatch(slices), .parts = {}, .after = {}};
   int64_t token = 0;
   for (const Slice& slice : slices) {
@@ -59,7 +66,12 @@ Result<StepOutput> CpuRunner::Take() {
   if (hidden_.size() < hidden) hidden_.resize(hidden);
   decoder_.Forward(step.batch.View(), kv_.layers(), logits_.data(),
                    {.tokens = step.batch.hidden_rows(), .out = hidden_.data()},
-                   {.layers = states_.layers(), .stride = states_.stride(), .slots = step.batch.states()});
+                   {.layers = states_.layers(),
+                    .stride = states_.stride(),
+                    .slots = step.batch.states(),
+                    .draft_slots = step.batch.draft_states(),
+                    .certain = step.batch.certain()},
+                   step.batch.lora());
 
   StepOutput output;
   OpClock clock(profile_);
@@ -134,6 +146,13 @@ Status CpuRunner::ClearBlocks(std::span<const int32_t> blocks) {
 
 Status CpuRunner::CopyStates(std::span<const BlockCopy> copies) {
   return InOrder([this, list = std::vector(copies.begin(), copies.end())] { states_.Copy(list); });
+}
+
+Status CpuRunner::DiscardKv() {
+  CELER_CHECK(queued_.empty());
+  kv_.Discard();
+  model_->DropPages();
+  return {};
 }
 
 std::vector<OperatorWork> CpuRunner::Work(const StepShape& shape) const {

@@ -23,6 +23,7 @@ class CpuRunner : public Runner {
             StateCache states = {});
 
   const Info& info() const override { return info_; }
+  Status CheckLora(const LoraMix& mix) const override;
   Status Queue(std::span<const Slice> slices) override;
   Result<StepOutput> Take() override;
   void DropQueued() override;
@@ -33,6 +34,10 @@ class CpuRunner : public Runner {
   Status SwapIn(std::span<const BlockCopy> copies) override;
   Status ClearBlocks(std::span<const int32_t> blocks) override;
   Status CopyStates(std::span<const BlockCopy> copies) override;
+  Status DiscardKv() override;
+
+  std::unique_ptr<Runner> TakePredictor() override { return std::move(predictor_); }
+  void set_predictor(std::unique_ptr<Runner> predictor) { predictor_ = std::move(predictor); }
 
   std::vector<OperatorWork> Work(const StepShape& shape) const override;
   void set_profile(OpProfile* profile) override;
@@ -59,6 +64,7 @@ class CpuRunner : public Runner {
   StateCache states_;
   Info info_;
   OpProfile* profile_ = nullptr;
+  std::unique_ptr<Runner> predictor_;  // until it is taken
   std::deque<Queued> queued_;
   std::unordered_map<int64_t, int32_t> chosen_;  // by the step taken last
   std::vector<float> logits_, hidden_;

@@ -17,6 +17,7 @@
 #include "engine/runners/runner.h"
 #include "models/cuda/decoder.h"
 #include "models/cuda/memory/kv.h"
+#include "models/cuda/memory/states.h"
 
 namespace celer {
 
@@ -40,6 +41,7 @@ class CudaRunner : public Runner {
   Status SwapOut(std::span<const BlockCopy> copies) override;
   Status SwapIn(std::span<const BlockCopy> copies) override;
   Status ClearBlocks(std::span<const int32_t> blocks) override;
+  Status CopyStates(std::span<const BlockCopy> copies) override;
 
   std::vector<OperatorWork> Work(const StepShape& shape) const override { return decoder_->Work(shape); }
   void set_profile(OpProfile* profile) override;
@@ -59,8 +61,13 @@ class CudaRunner : public Runner {
     std::vector<float> hidden;
   };
 
-  CudaRunner(std::unique_ptr<CudaDecoder> decoder, std::unique_ptr<CudaKv> kv, bool queues_ahead)
-      : kv_(std::move(kv)), decoder_(std::move(decoder)), sampler_(*decoder_), queues_ahead_(queues_ahead) {}
+  CudaRunner(std::unique_ptr<CudaDecoder> decoder, std::unique_ptr<CudaKv> kv,
+             std::unique_ptr<CudaStates> states, bool queues_ahead)
+      : kv_(std::move(kv)),
+        states_(std::move(states)),
+        decoder_(std::move(decoder)),
+        sampler_(*decoder_),
+        queues_ahead_(queues_ahead) {}
 
   bool IsDecode(std::span<const Slice> slices) const;
   Status QueueDecode(std::span<const Slice> slices);
@@ -71,7 +78,9 @@ class CudaRunner : public Runner {
   Status Complete(Queued* step);
   std::vector<CudaSampler::Row> SamplerRows(std::span<const Slice> slices) const;
 
-  std::unique_ptr<CudaKv> kv_;  // outlives the decoder, which waits for its last step
+  // Both outlive the decoder, which waits for its last step.
+  std::unique_ptr<CudaKv> kv_;
+  std::unique_ptr<CudaStates> states_;  // none: the model has no recurrent layers
   std::unique_ptr<CudaDecoder> decoder_;
   CudaSampler sampler_;
   bool queues_ahead_;

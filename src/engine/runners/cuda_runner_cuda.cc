@@ -14,7 +14,11 @@ Result<std::unique_ptr<CudaRunner>> CudaRunner::Make(std::unique_ptr<CudaDecoder
   const CudaMemoryPlan& plan = decoder->plan();
   CELER_ASSIGN(std::unique_ptr<CudaKv> kv,
                CudaKv::Make(options.device, config, options.kv, plan.kv_blocks, host_blocks));
-  CELER_RETURN_IF_ERROR(decoder->UseKv(*kv));
+  std::unique_ptr<CudaStates> states;
+  if (plan.state_slots > 0) {
+    CELER_ASSIGN(states, CudaStates::Make(options.device, config.recurrent, plan.state_slots));
+  }
+  CELER_RETURN_IF_ERROR(decoder->UseKv(*kv, states.get()));
   Info info{.config = config,
             .device = Device::Cuda(options.device).ToString() + " (" + decoder->device_name() + ")",
             .threads = threads,
@@ -23,9 +27,10 @@ Result<std::unique_ptr<CudaRunner>> CudaRunner::Make(std::unique_ptr<CudaDecoder
             .bytes_by_format = decoder->bytes_by_format(),
             .kv_bytes_per_token = KvBytesPerToken(config, options.kv),
             .kv_blocks = kv->blocks(),
-            .kv_host_blocks = kv->host_blocks()};
-  std::unique_ptr<CudaRunner> runner(
-      new CudaRunner(std::move(decoder), std::move(kv), options.launch != StepLaunch::kEager));
+            .kv_host_blocks = kv->host_blocks(),
+            .state_slots = plan.state_slots};
+  std::unique_ptr<CudaRunner> runner(new CudaRunner(std::move(decoder), std::move(kv), std::move(states),
+                                                    options.launch != StepLaunch::kEager));
   runner->info_ = std::move(info);
   return runner;
 }
@@ -91,8 +96,8 @@ Status CudaRunner::QueueDecode(std::span<const Slice> slices) {
   if (goes_on) view.tokens = {};
   view.logit_rows = {};
   decoding_ = std::move(sequences);
-  return decoder_->Decode(view,
-                          most_likely ? CudaDecoder::Choose::kMostLikely : CudaDecoder::Choose::kSampled);
+  return decoder_->Decode(
+      view, most_likely ? CudaDecoder::Choose::kMostLikely : CudaDecoder::Choose::kSampled, batch.states());
 }
 
 // As many slices at once as the decoder has rows of logits for.
@@ -119,7 +124,7 @@ Status CudaRunner::RunBatches(std::span<const Slice> slices, Queued* step) {
       if (slice.tokens[0] == Slice::kChosenBefore) batch.tokens()[token] = chosen_.at(slice.sequence);
       token += slice.count();
     }
-    CELER_RETURN_IF_ERROR(decoder_->Forward(batch.View()));
+    CELER_RETURN_IF_ERROR(decoder_->Forward(batch.View(), batch.states()));
     if (!batch.hidden_rows().empty()) CELER_RETURN_IF_ERROR(TakeHidden(now, step));
     CELER_RETURN_IF_ERROR(FinishBatch(now, on_device, now.size() == slices.size(), step));
     first = last;
@@ -228,6 +233,11 @@ Status CudaRunner::SwapIn(std::span<const BlockCopy> copies) {
 }
 Status CudaRunner::ClearBlocks(std::span<const int32_t> blocks) {
   return kv_->Clear(blocks, decoder_->stream());
+}
+
+Status CudaRunner::CopyStates(std::span<const BlockCopy> copies) {
+  if (!states_) return Runner::CopyStates(copies);
+  return states_->Copy(copies, decoder_->stream());
 }
 
 void CudaRunner::set_profile(OpProfile* profile) {

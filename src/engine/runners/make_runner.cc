@@ -4,14 +4,17 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <string_view>
 
 #include "base/device.h"
 #include "base/log.h"
 #include "device/cpu_allocator.h"
 #include "device/thread_pool.h"
+#include "engine/runners/cpu_predictor_runner.h"
 #include "engine/runners/cpu_runner.h"
 #include "engine/runners/find_device.h"
+#include "models/config/presets.h"
 #include "models/kv_budget.h"
 #include "models/recurrent_state.h"
 
@@ -115,13 +118,22 @@ Result<std::unique_ptr<Runner>> MakeCpuRunner(const EngineOptions& options, int6
       Model::Load(options.model, {.weights = options.weights, .pack_cache = options.pack_cache}, *pool));
   CELER_ASSIGN(const int64_t context, ContextFor(options, model.config()));
   const KvFormat format = FormatOf(options.kv);
-  if (const int64_t block = Info(format.dtype).block; model.config().head_dim % block != 0)
-    return Error::Unsupported("`kv` int4 shares a scale among ", block,
-                              " values, and the heads of this model have ", model.config().head_dim,
-                              "; take `kv` int8");
+  const DecoderConfig& config = model.config();
+  const int64_t block = Info(format.dtype).block;
+  for (int64_t i = 0; i < config.layers; ++i)
+    if (config.HeadDim(i) % block != 0)
+      return Error::Unsupported("`kv` int4 shares a scale among ", block,
+                                " values, and the heads of this model have ", config.HeadDim(i),
+                                "; take `kv` int8");
+  std::optional<Predictor> predictor;
+  int64_t block_bytes = KvBlockBytes(model.config(), format);
+  if (DraftsWithPredictor(options.speculation)) {
+    CELER_ASSIGN(predictor, LoadPredictor(model, options.weights, *pool));
+    block_bytes += KvBlockBytes(predictor->config, format);
+  }
   const RecurrentConfig& recurrent = model.config().recurrent;
   CELER_ASSIGN(const KvPlan plan, PlanWithin(BudgetFor(options, context), CpuRoom(model), kCpuShare,
-                                             KvBlockBytes(model.config(), format), StateBytes(recurrent)));
+                                             block_bytes, StateBytes(recurrent)));
   const int64_t blocks = plan.blocks;
   auto kv = KvCache::Make(model.config(), format, blocks, CpuAllocator(),
                           HostBlocks(options, model.config(), kv_host_blocks));
@@ -132,13 +144,25 @@ Result<std::unique_ptr<Runner>> MakeCpuRunner(const EngineOptions& options, int6
   if (!states)
     return states.error().WithContext("states of " + std::to_string(plan.states) +
                                       " sequences (lower `kv_memory`)");
-  return std::unique_ptr<Runner>(std::make_unique<CpuRunner>(
-      std::move(pool), std::move(model), std::move(*kv), format, context, std::move(*states)));
+  std::unique_ptr<Runner> drafts;
+  if (predictor) {
+    CELER_ASSIGN(KvCache own, KvCache::Make(predictor->config, format, blocks, CpuAllocator()));
+    drafts =
+        std::make_unique<CpuPredictorRunner>(std::move(*predictor), *pool, std::move(own), format, context);
+  }
+  auto runner = std::make_unique<CpuRunner>(std::move(pool), std::move(model), std::move(*kv), format,
+                                            context, std::move(*states));
+  runner->set_predictor(std::move(drafts));
+  return std::unique_ptr<Runner>(std::move(runner));
 }
 
 #if CELER_WITH_CUDA
 Result<std::unique_ptr<Runner>> MakeCudaRunner(const EngineOptions& options, int64_t kv_host_blocks,
                                                int device, ThreadPool& pool) {
+  // Not a reason to run the whole model on the CPU.
+  if (DraftsWithPredictor(options.speculation))
+    return Error::Invalid(
+        "`speculation` mtp runs on the CPU only; use lookup or a draft model, or `device` cpu");
   if (options.kv == KvType::kInt4 || options.kv == KvType::kInt8Channel)
     return Error::Unsupported("`kv` ", Name(options.kv),
                               " runs on the CPU only; int8 and fp8 are the smallest on CUDA");
@@ -158,9 +182,8 @@ Result<std::unique_ptr<Runner>> MakeCudaRunner(const EngineOptions& options, int
   };
   std::unique_ptr<CudaDecoder> decoder;
   if (options.model.starts_with(kRandomPrefix)) {
-    CELER_ASSIGN(const LlmShape shape,
-                 FindModelPreset(std::string_view(options.model).substr(kRandomPrefix.size())));
-    const DecoderConfig config = FromLlmShape(shape);
+    CELER_ASSIGN(const DecoderConfig config,
+                 FindConfigPreset(std::string_view(options.model).substr(kRandomPrefix.size())));
     CELER_RETURN_IF_ERROR(ready(config));
     CELER_ASSIGN(decoder, CudaDecoder::Random(config, cuda));
   } else {

@@ -19,6 +19,8 @@
 
 namespace celer {
 
+class LoraMix;  // models/lora/lora.h
+
 // Consecutive tokens of one sequence: the part of a prompt, or the last token of a text that goes on.
 struct Slice {
   // Placeholder for the token that the step queued before this one samples for the same sequence.
@@ -27,7 +29,7 @@ struct Slice {
     kNone,        // a prompt that goes on in a later step
     kSample,      // a token is chosen after the last one, by `sampler`
     kLast,        // the logits after the last one
-    kAll,         // the logits after each one
+    kAll,         // the logits after each one; with a draft_state from the last certain one on
     kHidden,      // the hidden state of each one, after the last norm
     kLastHidden,  // of the last one
   };
@@ -38,6 +40,10 @@ struct Slice {
   // Of a model with recurrent layers: the slot that holds the sequence's state after all tokens before `position`, and
   // then the one after these.
   int32_t state = -1;
+  // Likewise, of drafted tokens, which may be rejected: only the first `certain` tokens change that state, and the others
+  // leave theirs in this slot. -1: none are drafted.
+  int32_t draft_state = -1;
+  int64_t certain = 0;
   std::span<const int32_t> block_table = {};  // blocks for all positions up to the last of them
   Rows rows = Rows::kSample;
   // Rope scaling that depends on the length of a text takes it to be this long from its first token on. 0: up
@@ -46,20 +52,30 @@ struct Slice {
   // With kSample. Take() lets it accept the token.
   Sampler* sampler = nullptr;
   std::span<const int32_t> history = {};  // prompt and output as far as they are known; penalties count them
+  std::shared_ptr<const LoraMix> lora =
+      {};                     // adapters of this sequence, which CheckLora() has passed; may be none
+  bool keeps_hidden = false;  // the hidden state of each token is wanted besides
+  // Of a predictor (TakePredictor): [tokens, hidden], the model's hidden state in front of each token.
+  std::span<const float> before = {};
 
   int64_t count() const { return static_cast<int64_t>(tokens.size()); }
   // Tokens whose logits are needed, and whose hidden states are: always the last ones.
   int64_t row_count() const {
-    return rows == Rows::kSample || rows == Rows::kLast ? 1 : rows == Rows::kAll ? count() : 0;
+    return rows == Rows::kSample || rows == Rows::kLast ? 1
+           : rows != Rows::kAll                         ? 0
+           : draft_state >= 0 && certain > 0            ? count() - certain + 1
+                                                        : count();
   }
-  int64_t hidden_count() const { return rows == Rows::kHidden ? count() : rows == Rows::kLastHidden ? 1 : 0; }
+  int64_t hidden_count() const {
+    return rows == Rows::kHidden || keeps_hidden ? count() : rows == Rows::kLastHidden ? 1 : 0;
+  }
 };
 
 struct StepOutput {
   std::vector<Sampler::Choice> choices;  // of the slices with kSample, in their order
   // [rows, vocab] of the slices with kLast and kAll, in their order. Valid until the next call.
   std::span<const float> logits;
-  // [rows, hidden] of the slices with kHidden and kLastHidden, likewise. All numbers of a row are NaN if the
+  // [rows, hidden] of the slices with kHidden, kLastHidden and keeps_hidden, likewise. All numbers of a row are NaN if the
   // last layer's output is not finite.
   std::span<const float> hidden;
 };
@@ -79,8 +95,17 @@ class Runner {
     int64_t kv_blocks = 0;       // of the pool
     int64_t kv_host_blocks = 0;  // where Swap() puts them
     int64_t state_slots = 0;     // for states of sequences; 0: the model has no recurrent layers
+    bool drafts_states = false;  // it takes Slice::draft_state
   };
   virtual const Info& info() const = 0;
+
+  // A sentence if sequences cannot run with these adapters here. Asked before a request is taken: a slice with adapters
+  // that did not pass is a programmer's mistake.
+  virtual Status CheckLora(const LoraMix&) const {
+    return Error::Unsupported("LoRA adapters run on the CPU alone so far, and the model is on ",
+                              info().device,
+                              "; choose the CPU, or merge them into the model with celer merge");
+  }
 
   // Queues a step. It may be queued before the one in front of it is taken: its slices then say kChosenBefore
   // for tokens that are not known yet. Only the samplers must live until it is taken or dropped.
@@ -103,6 +128,14 @@ class Runner {
   virtual Status CopyStates(std::span<const BlockCopy>) {
     return Error::Unsupported("the device keeps no states of sequences");
   }
+
+  // Gives the memory of all blocks, and of what can be read from the model's file again, back to the system until it is
+  // used. The contents of the blocks are lost; what is read of them meanwhile is finite.
+  virtual Status DiscardKv() { return {}; }
+
+  // Once, where options.speculation asks for it: the model's layers for multi-token prediction, which draft (draft_model.h).
+  // It uses this runner's weights, so that this one must outlive it.
+  virtual std::unique_ptr<Runner> TakePredictor() { return nullptr; }
 
   // The least that a step of this shape must read and compute, for the operators that the model has.
   virtual std::vector<OperatorWork> Work(const StepShape& shape) const = 0;

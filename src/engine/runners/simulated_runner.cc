@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/split_mix.h"
+#include "models/lora/lora.h"
 
 namespace celer {
 namespace {
@@ -81,6 +82,7 @@ SimulatedRunner::SimulatedRunner(Options options)
   if (info.device.empty()) info.device = "simulated";
   written_.resize(info.kv_blocks);
   states_.resize(info.state_slots);
+  info.drafts_states = info.state_slots > 0;
 }
 
 void SimulatedRunner::AdvanceTo(double seconds) {
@@ -110,6 +112,10 @@ Status SimulatedRunner::Check(std::span<const Slice> slices) {
         (s.state < 0 || s.state >= options_.info.state_slots || !states.insert(s.state).second))
       return Error::Device("sequence ", s.sequence, " has state ", s.state, " of ", options_.info.state_slots,
                            ", or another one has it in the same step");
+    if (s.draft_state >= 0 && (s.draft_state >= options_.info.state_slots || s.certain < 0 ||
+                               s.certain >= s.count() || !states.insert(s.draft_state).second))
+      return Error::Device("sequence ", s.sequence, " drafts into state ", s.draft_state, " behind ",
+                           s.certain, " of ", s.count(), " tokens, or another one has it in the same step");
     const int64_t first_written = s.position / kKvBlockTokens;
     for (int64_t i = options_.verify ? 0 : first_written; i < KvBlocksFor(end); ++i) {
       const int32_t block = s.block_table[i];
@@ -128,6 +134,11 @@ Status SimulatedRunner::Check(std::span<const Slice> slices) {
   return {};
 }
 
+uint64_t SimulatedRunner::StartOf(const Slice& slice) const {
+  const uint64_t start = options_.model.Start();
+  return slice.lora ? SplitMix64(start ^ std::hash<std::string>()(slice.lora->key())) : start;
+}
+
 Status SimulatedRunner::Queue(std::span<const Slice> slices) {
   CELER_RETURN_IF_ERROR(Check(slices));
   Step step;
@@ -135,12 +146,16 @@ Status SimulatedRunner::Queue(std::span<const Slice> slices) {
     Part part{.sequence = s.sequence,
               .position = s.position,
               .state = s.state,
+              .draft_state = s.draft_state,
+              .certain = s.certain,
               .first_token = std::ssize(step.tokens),
               .tokens = s.count(),
               .blocks = std::ssize(step.blocks),
               .history = std::ssize(step.history),
               .rows = s.rows,
-              .sampler = s.sampler};
+              .keeps_hidden = s.keeps_hidden,
+              .sampler = s.sampler,
+              .start = StartOf(s)};
     step.tokens.insert(step.tokens.end(), s.tokens.begin(), s.tokens.end());
     if (options_.verify) {
       part.history_size = std::min(s.position, std::ssize(s.history));
@@ -166,7 +181,7 @@ int64_t SimulatedRunner::SlotOf(const Step& step, const Part& part, int64_t posi
 Status SimulatedRunner::Verify(const Step& step, const Part& part) const {
   // Without `verify`, the last one: the text goes on from there.
   int64_t i = options_.verify ? 0 : std::max<int64_t>(0, part.position - 1);
-  uint64_t before = options_.model.Start();
+  uint64_t before = part.start;
   for (; i < part.position; ++i) {
     const int64_t at = SlotOf(step, part, i);
     const Slot& slot = kv_[at];
@@ -198,7 +213,7 @@ Status SimulatedRunner::VerifyState(const Step& step, const Part& part) const {
 uint64_t SimulatedRunner::HashAt(const Step& step, const Part& part, int64_t position) const {
   const int64_t order = options_.model.order;
   if (order == 0) return kv_[SlotOf(step, part, position)].prefix;
-  uint64_t hash = options_.model.Start();
+  uint64_t hash = part.start;
   for (int64_t i = std::max<int64_t>(0, position + 1 - order); i <= position; ++i)
     hash = HashModel::Extend(hash, kv_[SlotOf(step, part, i)].token());
   return hash;
@@ -207,17 +222,27 @@ uint64_t SimulatedRunner::HashAt(const Step& step, const Part& part, int64_t pos
 Status SimulatedRunner::Run(const Step& step, const Part& part, StepOutput* output) {
   CELER_RETURN_IF_ERROR(Verify(step, part));
   CELER_RETURN_IF_ERROR(VerifyState(step, part));
-  uint64_t prefix =
-      part.position == 0 ? options_.model.Start() : kv_[SlotOf(step, part, part.position - 1)].prefix;
+  uint64_t prefix = part.position == 0 ? part.start : kv_[SlotOf(step, part, part.position - 1)].prefix;
   for (int64_t i = 0; i < part.tokens; ++i) {
+    if (part.draft_state >= 0 && i == part.certain) states_[part.state] = prefix;
     const int32_t token = step.tokens[part.first_token + i];
     prefix = HashModel::Extend(prefix, token);
     kv_[SlotOf(step, part, part.position + i)] = {prefix, token + 1};
   }
-  if (!states_.empty()) states_[part.state] = prefix;
+  if (!states_.empty()) states_[part.draft_state >= 0 ? part.draft_state : part.state] = prefix;
 
   const auto vocab = static_cast<size_t>(options_.model.vocab);
   const int64_t last = part.position + part.tokens - 1;
+  const Slice slice{.tokens = {step.tokens.data(), static_cast<size_t>(part.tokens)},
+                    .draft_state = part.draft_state,
+                    .certain = part.certain,
+                    .rows = part.rows,
+                    .keeps_hidden = part.keeps_hidden};
+  const auto hidden = static_cast<size_t>(options_.info.config.hidden);
+  for (int64_t i = last + 1 - slice.hidden_count(); i <= last; ++i) {
+    hidden_.resize(hidden_.size() + hidden);
+    options_.model.Hidden(HashAt(step, part, i), std::span(hidden_).last(hidden));
+  }
   if (part.sampler) {
     const uint64_t hash = HashAt(step, part, last);
     if (options_.model.vocab > kSmallVocab && TakesLargest(part.sampler->params())) {
@@ -232,13 +257,7 @@ Status SimulatedRunner::Run(const Step& step, const Part& part, StepOutput* outp
     chosen_[part.sequence] = output->choices.back().token;
     return {};
   }
-  const Slice slice{.tokens = {step.tokens.data(), static_cast<size_t>(part.tokens)}, .rows = part.rows};
-  const int64_t rows = slice.row_count(), hidden_rows = slice.hidden_count();
-  const auto hidden = static_cast<size_t>(options_.info.config.hidden);
-  for (int64_t i = last + 1 - hidden_rows; i <= last; ++i) {
-    hidden_.resize(hidden_.size() + hidden);
-    options_.model.Hidden(HashAt(step, part, i), std::span(hidden_).last(hidden));
-  }
+  const int64_t rows = slice.row_count();
   for (int64_t i = last + 1 - rows; i <= last; ++i) {
     logits_.resize(logits_.size() + vocab);
     options_.model.Logits(HashAt(step, part, i), std::span(logits_).last(vocab));

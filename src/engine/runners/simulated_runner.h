@@ -73,6 +73,8 @@ class SimulatedRunner : public Runner {
   Status CopyStates(std::span<const BlockCopy> copies) override;
 
   std::vector<OperatorWork> Work(const StepShape& shape) const override;
+  // Any adapters: another text follows with others.
+  Status CheckLora(const LoraMix&) const override { return {}; }
   void set_profile(OpProfile*) override {}
   void set_watch(LayerWatch) override {}
 
@@ -102,13 +104,16 @@ class SimulatedRunner : public Runner {
   // A slice, with what it needs of the spans in the step's own vectors.
   struct Part {
     int64_t sequence = 0, position = 0;
-    int32_t state = -1;
+    int32_t state = -1, draft_state = -1;
+    int64_t certain = 0;
     int64_t first_token = 0, tokens = 0;
     int64_t first_block = 0;  // of the sequence, that is the first of its `blocks`
     int64_t blocks = 0;       // where they begin
     int64_t history = 0, history_size = 0;
     Slice::Rows rows = Slice::Rows::kNone;
+    bool keeps_hidden = false;
     Sampler* sampler = nullptr;
+    uint64_t start = 0;  // the hash that its text begins with
   };
   struct Step {
     std::vector<Part> parts;
@@ -118,6 +123,7 @@ class SimulatedRunner : public Runner {
   };
 
   Status Check(std::span<const Slice> slices);
+  uint64_t StartOf(const Slice& slice) const;
   static std::function<void()> Copies(std::span<const BlockCopy> copies, Slots& from, Slots& to);
   Status InOrder(double seconds, std::function<void()> block_operation);
   int64_t SlotOf(const Step& step, const Part& part, int64_t position) const;

@@ -21,8 +21,11 @@ constexpr std::string_view kSelf = "self:";
 
 }  // namespace
 
-DraftModel::DraftModel(std::unique_ptr<Runner> runner)
-    : runner_(std::move(runner)), blocks_(runner_->info().kv_blocks) {}
+DraftModel::DraftModel(std::unique_ptr<Runner> runner, bool reads_hidden)
+    : runner_(std::move(runner)),
+      reads_hidden_(reads_hidden),
+      blocks_(runner_->info().kv_blocks),
+      slots_(runner_->info().state_slots) {}
 
 Result<std::unique_ptr<DraftModel>> DraftModel::Load(const EngineOptions& options) {
   EngineOptions own = options;
@@ -43,10 +46,11 @@ Result<std::unique_ptr<DraftModel>> DraftModel::Load(const EngineOptions& option
     runner = MakeRunner(own);
   }
   if (!runner) return runner.error().WithContext("the draft model");
-  if ((*runner)->info().state_slots > 0)
+  if ((*runner)->info().state_slots > 0 && !(*runner)->info().drafts_states)
     return Error::Unsupported(
         "the draft model '", (*runner)->info().config.architecture,
-        "' has recurrent layers, whose state cannot go back behind a rejected draft; take another");
+        "' has recurrent layers, whose state does not go back behind a rejected draft on ",
+        (*runner)->info().device, "; take another");
   log::Info("draft model {}: {} tokens of context", draft, (*runner)->info().context);
   return std::make_unique<DraftModel>(std::move(*runner));
 }
@@ -54,33 +58,101 @@ Result<std::unique_ptr<DraftModel>> DraftModel::Load(const EngineOptions& option
 DraftModel::State& DraftModel::StateOf(const Sequence& sequence) {
   const auto [it, made] = states_.try_emplace(sequence.id);
   State& state = it->second;
-  if (made && !info().config.rope.DependsOnLength()) {
-    state.root = state.content = blocks_.cache().TakeRoot(sequence.group->request.cache_salt);
-    blocks_.Attach(&state.table, std::span(sequence.tokens).first(sequence.tokens.size() - 1),
-                   &state.content);
+  if (made && !info().config.rope.DependsOnLength() && !slots_.any()) {
+    std::string salt = sequence.group->request.cache_salt;
+    if (reads_hidden_) salt += '\0' + std::to_string(sequence.tokens[0]);
+    state.root = state.content = blocks_.cache().TakeRoot(salt);
+    const std::span<const int32_t> text = TextOf(sequence, state);
+    blocks_.Attach(&state.table, text.first(std::max<size_t>(text.size(), 1) - 1), &state.content);
     state.published = std::ssize(state.table);
     state.computed = state.published * kKvBlockTokens;
   }
   return state;
 }
 
+bool DraftModel::TakeSlots(State* state) {
+  if (!slots_.any() || state->slot != StateSlots::kNone) return true;
+  if (slots_.free() < 2) return false;
+  state->slot = slots_.Take();
+  state->draft_slot = slots_.Take();
+  return true;
+}
+
 void DraftModel::RollBack(const Sequence& sequence, State* state) {
+  const std::span<const int32_t> text = TextOf(sequence, *state);
   int64_t right = 0;
-  while (right < std::ssize(state->draft) && state->count + right < sequence.count() &&
-         state->draft[right] == sequence.tokens[static_cast<size_t>(state->count + right)])
+  while (right < std::ssize(state->draft) && state->count + right < std::ssize(text) &&
+         state->draft[right] == text[static_cast<size_t>(state->count + right)])
     ++right;
+  if (reads_hidden_) right = 0;  // their keys came from its own hidden states, in the place of the target's
   if (!state->draft.empty()) state->computed = std::min(state->computed, state->count + right);
+  if (slots_.any()) state->computed = state->settled;
   state->draft.clear();
   state->drawn_from.clear();
-  state->count = sequence.count();
+  state->count = std::ssize(text);
   // The last token runs again if need be: its logits are needed.
   state->computed = std::min(state->computed, state->count - 1);
+  if (!reads_hidden_) return;
+  // What lies behind belongs to rejected tokens, and what lies in front is not needed again.
+  const int64_t known = std::ssize(state->hidden) / width(),
+                kept = std::clamp<int64_t>(state->count - state->hidden_first, 0, known),
+                done = std::clamp<int64_t>(state->computed - state->hidden_first, 0, kept);
+  state->hidden.resize(static_cast<size_t>(kept * width()));
+  state->hidden.erase(state->hidden.begin(), state->hidden.begin() + done * width());
+  state->hidden_first += done;
+}
+
+void DraftModel::SkipTo(int64_t position, State* state) {
+  blocks_.Shrink(&state->table, 0);
+  if (state->root != 0) blocks_.cache().DropRoot(state->root);
+  state->root = state->content = 0;
+  state->computed = state->published = 0;
+  state->skipped = position;
+}
+
+void DraftModel::ReadHidden(Sequence& sequence, std::span<const float> rows) {
+  const bool begins = !states_.contains(sequence.id);
+  State& state = StateOf(sequence);
+  if (state.failed) return;
+  // Behind a prefix that the target had in its cache: where this one has not, its text begins there.
+  constexpr int64_t kMostUnknown = 2 * kKvBlockTokens;
+  if (begins && sequence.computed - state.computed > kMostUnknown) SkipTo(sequence.computed, &state);
+  // Recomputed ones are known already.
+  const int64_t known = std::ssize(state.hidden) / width(), at = sequence.computed - state.skipped,
+                again = std::clamp<int64_t>(state.hidden_first - at, 0, std::ssize(rows) / width()),
+                first = at + again;
+  rows = rows.subspan(static_cast<size_t>(again * width()));
+  if (first < state.hidden_first) return;
+  if (first > state.hidden_first + known || state.hidden.empty()) {
+    state.hidden.clear();
+    state.hidden_first = first;
+  }
+  state.hidden.resize(static_cast<size_t>((first - state.hidden_first) * width()));
+  state.hidden.insert(state.hidden.end(), rows.begin(), rows.end());
+  if (sequence.output_count() > 0) return;
+  // Prompts are read along, so that hidden states are not kept, and answers that fork find them in the cache.
+  state.count = std::ssize(TextOf(sequence, state));
+  while (true) {
+    const int64_t end = std::min(state.count - 1, state.hidden_first + std::ssize(state.hidden) / width());
+    const int64_t now = std::min(end - state.computed, kReadAtOnce);
+    if (now < 1) return;
+    const Part part{.wanted = {&sequence, 1}, .state = &state, .tokens = now};
+    uint64_t no_masks = 0;
+    const Result<bool> fits = Prepare(part);
+    if (!fits || !*fits || !Step({&part, 1}, false, &no_masks)) {
+      state.failed = true;  // no room for such a text: nothing is drafted for it
+      state.hidden.clear();
+      return;
+    }
+    RollBack(sequence, &state);
+    Publish(sequence, &state);
+  }
 }
 
 void DraftModel::Publish(const Sequence& sequence, State* state) {
   if (state->root == 0) return;
   for (; (state->published + 1) * kKvBlockTokens <= state->computed; ++state->published) {
-    const auto tokens = std::span(sequence.tokens)
+    const auto tokens = TextOf(sequence, *state)
                             .subspan(static_cast<size_t>(state->published) * kKvBlockTokens)
                             .first<kKvBlockTokens>();
     state->content =
@@ -106,7 +178,7 @@ Status DraftModel::Propose(std::span<const Wanted> wanted, bool same_tokens, uin
     RollBack(*one.sequence, part.state);
     Publish(*one.sequence, part.state);
     part.tokens = std::min(budget, part.state->count - part.state->computed);
-    if (one.depth < 1 || part.tokens < 1 || part.state->failed) continue;
+    if (one.depth < 1 || part.tokens < 1 || part.state->failed || !TakeSlots(part.state)) continue;
     CELER_ASSIGN(const bool fits, Prepare(part));
     if (!fits) continue;
     budget -= part.tokens;
@@ -132,35 +204,83 @@ Status DraftModel::Propose(std::span<const Wanted> wanted, bool same_tokens, uin
   return status;
 }
 
+Slice DraftModel::SliceOf(const Part& part, std::span<const int32_t> tokens) {
+  State& state = *part.state;
+  const bool drafted = state.computed >= state.count;
+  const bool draws = drafted || state.computed + part.tokens == state.count;
+  Slice slice{.sequence = part.wanted.sequence->id,
+              .tokens = tokens,
+              .position = state.computed,
+              .block_table = state.table,
+              .rows = draws ? Slice::Rows::kLast : Slice::Rows::kNone,
+              .prompt_length = part.wanted.sequence->prompt_count,
+              .keeps_hidden = reads_hidden_ && draws};
+  if (!slots_.any()) return slice;
+  slice.state = drafted ? state.draft_slot : state.slot;
+  if (drafted) return slice;
+  // The last token may have to run again.
+  state.settled = state.computed + part.tokens - (draws ? 1 : 0);
+  if (draws) {
+    slice.draft_state = state.draft_slot;
+    slice.certain = part.tokens - 1;
+  }
+  return slice;
+}
+
+void DraftModel::AppendHidden(const Part& part, bool drafted, std::vector<float>* rows) const {
+  const State& state = *part.state;
+  if (drafted) {
+    rows->insert(rows->end(), state.own_hidden.begin(), state.own_hidden.end());
+    return;
+  }
+  // Those of a prefix that the target had cached are unknown: zeros stand for them.
+  const int64_t known = std::ssize(state.hidden) / width();
+  for (int64_t i = state.computed; i < state.computed + part.tokens; ++i) {
+    const int64_t row = i - state.hidden_first;
+    if (row >= 0 && row < known)
+      rows->insert(rows->end(), state.hidden.begin() + row * width(),
+                   state.hidden.begin() + (row + 1) * width());
+    else
+      rows->insert(rows->end(), static_cast<size_t>(width()), 0.0f);
+  }
+}
+
 Status DraftModel::Step(std::span<const Part> parts, bool same_tokens, uint64_t* mask_work) {
   const Clock::time_point begin = Clock::now();
   std::vector<int32_t> last(parts.size());
   std::vector<Slice> slices;
+  std::vector<float> hidden;
   int64_t rows = 0;
+  for (const Part& part : parts) rows += part.tokens;
+  if (reads_hidden_) hidden.reserve(static_cast<size_t>(rows * width()));  // the slices point into it
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto& [wanted, state, tokens] = parts[i];
     const bool drafted = state->computed >= state->count;
     if (drafted) last[i] = state->draft[static_cast<size_t>(state->computed - state->count)];
-    slices.push_back(
-        {.sequence = wanted.sequence->id,
-         .tokens = drafted ? std::span<const int32_t>(&last[i], 1)
-                           : std::span<const int32_t>(wanted.sequence->tokens)
-                                 .subspan(static_cast<size_t>(state->computed), static_cast<size_t>(tokens)),
-         .position = state->computed,
-         .block_table = state->table,
-         .rows =
-             drafted || state->computed + tokens == state->count ? Slice::Rows::kLast : Slice::Rows::kNone,
-         .prompt_length = wanted.sequence->prompt_count});
-    rows += tokens;
+    slices.push_back(SliceOf(
+        parts[i], drafted ? std::span<const int32_t>(&last[i], 1)
+                          : TextOf(*wanted.sequence, *state)
+                                .subspan(static_cast<size_t>(state->computed), static_cast<size_t>(tokens))));
+    if (!reads_hidden_) continue;
+    const size_t at = hidden.size();
+    AppendHidden(parts[i], drafted, &hidden);
+    slices.back().before = std::span(hidden).subspan(at);
   }
   CELER_RETURN_IF_ERROR(runner_->Queue(slices));
   CELER_ASSIGN(const StepOutput output, runner_->Take());
   const auto vocab = static_cast<size_t>(info().config.vocab);
-  size_t row = 0;
+  size_t row = 0, hidden_row = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
-    parts[i].state->computed += parts[i].tokens;
-    if (slices[i].rows == Slice::Rows::kLast)
-      Draw(parts[i], output.logits.subspan(vocab * row++, vocab), same_tokens, mask_work);
+    State& state = *parts[i].state;
+    state.computed += parts[i].tokens;
+    if (slices[i].rows != Slice::Rows::kLast) continue;
+    if (reads_hidden_) {
+      hidden_row += static_cast<size_t>(parts[i].tokens);
+      const auto own = output.hidden.subspan((hidden_row - 1) * static_cast<size_t>(width()),
+                                             static_cast<size_t>(width()));
+      state.own_hidden.assign(own.begin(), own.end());
+    }
+    Draw(parts[i], output.logits.subspan(vocab * row++, vocab), same_tokens, mask_work);
   }
   // Prefill steps are not comparable.
   if (rows <= 2 * std::ssize(parts))
@@ -197,6 +317,8 @@ void DraftModel::Forget(const Sequence& sequence) {
   if (it == states_.end()) return;
   blocks_.Shrink(&it->second.table, 0);
   if (it->second.root != 0) blocks_.cache().DropRoot(it->second.root);
+  for (const int32_t slot : {it->second.slot, it->second.draft_slot})
+    if (slot != StateSlots::kNone) slots_.Free(slot);
   states_.erase(it);
 }
 

@@ -1,5 +1,9 @@
 // The draft model of speculative decoding: a smaller model that proposes tokens for the target. It has a KV
 // of its own, in which it follows the texts.
+//
+// Or the target's own layers for multi-token prediction. Such a predictor makes each token out of the one in front of it
+// and the target's hidden state before that one; where it goes on with its own tokens, out of its own hidden state. So its
+// text begins with the second token.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +15,7 @@
 #include "base/result.h"
 #include "celer/options.h"
 #include "engine/kv/block_manager.h"
+#include "engine/kv/state_slots.h"
 #include "engine/loop/sequence.h"
 #include "engine/runners/runner.h"
 #include "engine/speculate/speculation_cost.h"
@@ -19,7 +24,8 @@ namespace celer {
 
 class DraftModel {
  public:
-  explicit DraftModel(std::unique_ptr<Runner> runner);
+  // `reads_hidden`: it is a predictor.
+  explicit DraftModel(std::unique_ptr<Runner> runner, bool reads_hidden = false);
   // Of the same vocabulary as `options.model`, which options.speculation.draft names.
   static Result<std::unique_ptr<DraftModel>> Load(const EngineOptions& options);
 
@@ -36,6 +42,9 @@ class DraftModel {
   Status Propose(std::span<const Wanted> wanted, bool same_tokens, uint64_t* mask_work);
   const Distribution* DrawnFrom(const Sequence& sequence, size_t i) const;
   void Forget(const Sequence& sequence);
+  bool reads_hidden() const { return reads_hidden_; }
+  // The target's hidden states of tokens from Sequence::computed on; those of drafted ones may follow.
+  void ReadHidden(Sequence& sequence, std::span<const float> rows);
 
   // Seconds of a step of one token for each of so many sequences; 0: it has not run yet.
   double StepSeconds(int64_t sequences) const { return times_.Of(sequences); }
@@ -52,6 +61,14 @@ class DraftModel {
     int64_t published = 0;
     std::vector<Distribution> drawn_from;
     bool failed = false;  // its logits were not finite
+    // Of a model with recurrent layers: the slot with the state in front of position `settled`, and the one in which it
+    // goes on with its drafted tokens.
+    int32_t slot = StateSlots::kNone, draft_slot = StateSlots::kNone;
+    int64_t settled = 0;
+    // Of a predictor: hidden states of the target from position hidden_first on, and its own one of the last token.
+    std::vector<float> hidden, own_hidden;
+    int64_t hidden_first = 0;
+    int64_t skipped = 0;  // leading tokens without hidden states, which it does without
   };
   // A sequence that is still being drafted for.
   struct Part {
@@ -59,18 +76,31 @@ class DraftModel {
     State* state;
     int64_t tokens = 0;  // that run now
   };
+  // What it reads of a sequence. Positions of a State count from there.
+  std::span<const int32_t> TextOf(const Sequence& sequence, const State& state) const {
+    return std::span(sequence.tokens).subspan(static_cast<size_t>(state.skipped) + (reads_hidden_ ? 1 : 0));
+  }
   State& StateOf(const Sequence& sequence);
+  void SkipTo(int64_t position, State* state);
+  bool TakeSlots(State* state);
   // Drops drafted tokens that were rejected.
   void RollBack(const Sequence& sequence, State* state);
   // Blocks for the rest of the text and for the draft.
   Result<bool> Prepare(const Part& part);
+  Slice SliceOf(const Part& part, std::span<const int32_t> tokens);
+  // Appends the hidden states in front of the part's tokens.
+  void AppendHidden(const Part& part, bool drafted, std::vector<float>* rows) const;
   // Runs their next tokens and drafts one more for each text that is prefilled.
   Status Step(std::span<const Part> parts, bool same_tokens, uint64_t* mask_work);
   void Draw(const Part& part, std::span<const float> row, bool same_tokens, uint64_t* mask_work);
   void Publish(const Sequence& sequence, State* state);
 
+  int64_t width() const { return info().config.hidden; }
+
   std::unique_ptr<Runner> runner_;
+  bool reads_hidden_;
   BlockManager blocks_;
+  StateSlots slots_;
   StepTimes times_;
   std::unordered_map<int64_t, State> states_;
 };

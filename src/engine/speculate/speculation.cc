@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "engine/runners/make_runner.h"
 
 namespace celer {
 namespace {
@@ -41,7 +42,7 @@ Result<std::unique_ptr<Speculator>> Speculator::Load(const EngineOptions& option
   if (wanted.depth < 0 || wanted.depth > kMostDepth)
     return Error::Invalid("`speculation.depth` ", wanted.depth, ": expected 1 to ", kMostDepth,
                           " tokens, or 0 for what pays");
-  if (wanted.kind == Speculation::Kind::kDraft) {
+  if (wanted.kind == Speculation::Kind::kDraft && !DraftsWithPredictor(wanted)) {
     CELER_ASSIGN(draft, DraftModel::Load(options));
   }
   return std::make_unique<Speculator>(OptionsFor(options), std::move(draft));
@@ -52,6 +53,10 @@ Speculator::Options Speculator::OptionsFor(const EngineOptions& options) {
   return {.depth = wanted.always && wanted.depth == 0 ? kAlwaysDepth : wanted.depth,
           .same_tokens = options.deterministic,
           .always = wanted.always};
+}
+
+void Speculator::UsePredictor(std::unique_ptr<Runner> predictor) {
+  draft_ = std::make_unique<DraftModel>(std::move(predictor), /*reads_hidden=*/true);
 }
 
 Status Speculator::SetTarget(const Runner::Info& target) {
@@ -108,7 +113,8 @@ double Speculator::RateOf(const State& state, int length) const {
 
 // The step gives one token more than were drafted.
 int64_t Speculator::MostFor(const Sequence& sequence) const {
-  return std::min<int64_t>(options_.depth, sequence.group->request.max_tokens - sequence.output_count() - 1);
+  return std::min({int64_t{options_.depth}, sequence.most_drafted(),
+                   sequence.group->request.max_tokens - sequence.output_count() - 1});
 }
 
 Status Speculator::Propose(std::span<Sequence* const> running, int64_t free_blocks, bool queued,
@@ -120,8 +126,7 @@ Status Speculator::Propose(std::span<Sequence* const> running, int64_t free_bloc
     sequence->draft.clear();
     if (!sequence->decodes() || sequence->sampler.awaits_mask()) continue;
     ++decoding;
-    if (!sequence->group->beams && !sequence->only_scored() && MostFor(*sequence) > 0)
-      able.push_back(sequence);
+    if (sequence->speculates() && MostFor(*sequence) > 0) able.push_back(sequence);
   }
   if (able.empty()) return {};
   CELER_RETURN_IF_ERROR(draft_ ? Draft(able, decoding, queued, mask_work) : Lookup(able, decoding, queued));

@@ -35,8 +35,10 @@ class Speculator {
   static Options OptionsFor(const EngineOptions& options);
   // Drafts with `draft`, else by prompt lookup.
   explicit Speculator(const Options& options, std::unique_ptr<DraftModel> draft = nullptr);
-  // From the engine's options; null if speculation is off.
+  // From the engine's options; null if speculation is off. One with `speculation` mtp still needs its predictor.
   static Result<std::unique_ptr<Speculator>> Load(const EngineOptions& options);
+  // The target's own, which outlives it.
+  void UsePredictor(std::unique_ptr<Runner> predictor);
   // The model that verifies. An error if the draft has another vocabulary. Warns if drafting is not expected
   // to pay.
   Status SetTarget(const Runner::Info& target);
@@ -55,6 +57,10 @@ class Speculator {
   // The rows of a step whose time says what decoding costs; 0: it computes prompts, too.
   static int64_t RowsOf(std::span<const Scheduled> scheduled);
   void Ran(int64_t rows, double seconds);
+  // Whether drafts are made from the target's hidden states; then those of all tokens that a step ran for a sequence,
+  // drafted ones included, before the step is committed.
+  bool reads_hidden() const { return draft_ && draft_->reads_hidden(); }
+  void ReadHidden(Sequence& sequence, std::span<const float> rows) { draft_->ReadHidden(sequence, rows); }
   void Forget(const Sequence& sequence);
 
  private:

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/source_dir.h"
 #include "base/utf8.h"
 #include "io/file/test_folder.h"
 #include "io/json/json.h"
@@ -17,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const std::filesystem::path kTemplates = std::filesystem::path(CELER_SOURCE_DIR) / "tests/chat_templates";
+const std::filesystem::path kTemplates = std::filesystem::path(kSourceDir) / "tests/chat_templates";
 
 // A byte-level vocabulary with the special tokens of a template, and maybe thousands more.
 Prompter MakePrompter(const TestFolder& folder, const std::vector<std::string>& special,

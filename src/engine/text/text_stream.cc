@@ -7,8 +7,8 @@
 
 namespace celer {
 
-struct TextStream::State {
-  State(const Prompter& from, std::vector<std::string> stop)
+struct TextStream::Impl {
+  Impl(const Prompter& from, std::vector<std::string> stop)
       : prompter(from), detokenizer(GetTokenizer(from)), stops(std::move(stop)) {}
 
   Prompter prompter;  // keeps the tokenizer
@@ -19,20 +19,20 @@ struct TextStream::State {
 };
 
 TextStream::TextStream(const Prompter& prompter, std::vector<std::string> stop)
-    : state_(std::make_unique<State>(prompter, std::move(stop))) {}
+    : impl_(std::make_unique<Impl>(prompter, std::move(stop))) {}
 TextStream::~TextStream() = default;
 TextStream::TextStream(TextStream&&) noexcept = default;
 TextStream& TextStream::operator=(TextStream&&) noexcept = default;
 
 FinishReason TextStream::finish() const {
-  return state_->finish;
+  return impl_->finish;
 }
 bool TextStream::wants_cancel() const {
-  return state_->wants_cancel;
+  return impl_->wants_cancel;
 }
 
 TextDelta TextStream::Push(TokenEvent event) {
-  State& s = *state_;
+  Impl& s = *impl_;
   TextDelta delta;
   if (s.finish != FinishReason::kNone) {
     delta.finish = s.finish;

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 
+#include "base/source_dir.h"
 #include "graph/load/pnnx/expression.h"
 #include "graph/load/write_onnx.h"
 #include "graph/passes/pass.h"
@@ -22,7 +23,7 @@
 namespace celer::graph {
 namespace {
 
-const std::filesystem::path kNetworks = std::filesystem::path(CELER_SOURCE_DIR) / "tests/golden/networks";
+const std::filesystem::path kNetworks = std::filesystem::path(kSourceDir) / "tests/golden/networks";
 
 std::vector<double> Doubles(DType dtype, const std::byte* bytes, int64_t count) {
   std::vector<double> out;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/source_dir.h"
 #include "graph/load/load_onnx.h"
 #include "graph/load/load_pnnx.h"
 #include "graph/load/unify_opsets.h"
@@ -17,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const std::filesystem::path kRoot = CELER_SOURCE_DIR;
+const std::filesystem::path kRoot = kSourceDir;
 
 Constant FloatConstant(const std::vector<int64_t>& shape, const std::vector<float>& numbers) {
   auto copy = std::make_shared<std::vector<float>>(numbers);

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/source_dir.h"
 #include "graph/ir/operator_table.h"
 #include "graph/load/fuzz_network.h"
 #include "graph/load/fuzz_nodes.h"
@@ -90,8 +91,7 @@ TEST_P(HostileNodes, EndSoonWithAResult) {
 }
 
 TEST(HostileNodesCorpus, HasEveryOperator) {
-  const std::filesystem::path folder =
-      std::filesystem::path(CELER_SOURCE_DIR) / "tests/fuzz/corpus/operators";
+  const std::filesystem::path folder = std::filesystem::path(kSourceDir) / "tests/fuzz/corpus/operators";
   for (const Operator* op : Operators())
     EXPECT_TRUE(std::filesystem::exists(folder / FullName(*op)))
         << FullName(*op) << " has no seed for the fuzz target; run tests/fuzz/make_operators.py";

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 
+#include "base/source_dir.h"
 #include "graph/ir/ir.h"
 #include "graph/ir/operator_table.h"
 #include "graph/run/memory_plan.h"
@@ -106,7 +107,7 @@ TEST(Operators, TheOpsetDecidesWhichRow) {
 }
 
 TEST(Operators, TheDocumentIsUpToDate) {
-  std::ifstream file(std::string(CELER_SOURCE_DIR) + "/docs/operators.md");
+  std::ifstream file(std::string(kSourceDir) + "/docs/operators.md");
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   EXPECT_EQ(text, OperatorsMarkdown()) << "run: celer graph operators --markdown > docs/operators.md";
 }

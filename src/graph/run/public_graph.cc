@@ -85,44 +85,49 @@ Result<graph::Data> ToData(const std::string& name, const GraphTensor& tensor) {
 
 }  // namespace
 
+struct GraphModel::Impl {
+  std::shared_ptr<const graph::Program> program;
+};
+
 Result<GraphModel> GraphModel::Load(const std::filesystem::path& path, const GraphOptions& options) {
   CELER_ASSIGN(graph::Network network, graph::LoadNetwork(path));
   if (const Status supported = graph::CheckSupported(network.graph); !supported)
     return supported.error().WithContext(path.string());
   if (options.optimize)
-    if (const auto passes = graph::Optimize(&network.graph); !passes)
+    if (const auto passes = graph::Optimize(&network.graph, {.integers_anyway = options.integers}); !passes)
       return passes.error().WithContext(path.string());
   if (options.precision == GraphPrecision::kF16)
     if (const auto lowered = graph::LowerToF16(&network.graph); !lowered) return lowered.error();
   GraphModel out;
   out.inputs_ = graph::InputPorts(network);
   out.outputs_ = graph::OutputPorts(network);
-  CELER_ASSIGN(out.program_, graph::Program::Make(std::move(network)));
-  const graph::Graph& graph = out.program_->graph();
+  CELER_ASSIGN(auto program, graph::Program::Make(std::move(network)));
+  const graph::Graph& graph = program->graph();
   for (const graph::Value& value : graph.values)
     if (value.constant) out.parameters_ += *value.constant->shape.elements();
+  out.impl_ = std::make_shared<const Impl>(Impl{std::move(program)});
   return out;
 }
 
-struct GraphSession::State {
+struct GraphSession::Impl {
   std::unique_ptr<ThreadPool> pool;  // null: the shared one
   graph::Session session;
   std::vector<graph::Data> kept;  // the last outputs
 
-  State(std::shared_ptr<const graph::Program> program, std::unique_ptr<ThreadPool> own)
+  Impl(std::shared_ptr<const graph::Program> program, std::unique_ptr<ThreadPool> own)
       : pool(std::move(own)), session(std::move(program), pool ? *pool : DefaultThreadPool()) {}
 };
 
 GraphSession::GraphSession(const GraphModel& model, int threads)
-    : state_(std::make_unique<State>(
-          model.program_,
+    : impl_(std::make_unique<Impl>(
+          model.impl_->program,
           threads > 0 ? std::make_unique<ThreadPool>(ThreadPool::Options{.threads = threads}) : nullptr)) {}
 GraphSession::~GraphSession() = default;
 GraphSession::GraphSession(GraphSession&&) noexcept = default;
 GraphSession& GraphSession::operator=(GraphSession&&) noexcept = default;
 
 Result<std::vector<GraphTensor>> GraphSession::Run(const std::map<std::string, GraphTensor>& inputs) {
-  const graph::Graph& graph = state_->session.program().graph();
+  const graph::Graph& graph = impl_->session.program().graph();
   std::vector<std::string> names;
   for (const graph::ValueId id : graph.inputs) names.push_back(graph.value(id).name);
   for (const auto& [name, tensor] : inputs)
@@ -135,11 +140,11 @@ Result<std::vector<GraphTensor>> GraphSession::Run(const std::map<std::string, G
     CELER_ASSIGN(graph::Data value, ToData(name, found->second));
     data.push_back(std::move(value));
   }
-  state_->kept.clear();
-  CELER_ASSIGN(state_->kept, state_->session.Run(std::move(data)));
+  impl_->kept.clear();
+  CELER_ASSIGN(impl_->kept, impl_->session.Run(std::move(data)));
   std::vector<GraphTensor> out;
-  for (size_t i = 0; i < state_->kept.size(); ++i) {
-    const graph::Data& value = state_->kept[i];
+  for (size_t i = 0; i < impl_->kept.size(); ++i) {
+    const graph::Data& value = impl_->kept[i];
     if (value.kind != graph::Data::Kind::kTensor)
       return Error::Unsupported("the output '", Printable(graph.value(graph.outputs[i]).name),
                                 "' is not a tensor");

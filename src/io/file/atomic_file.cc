@@ -211,6 +211,11 @@ Status AtomicFile::Write(std::span<const std::byte> bytes) {
   return {};
 }
 
+Result<fs::path> AtomicFile::Written() {
+  if (std::fflush(file_.get()) != 0) return WriteFailed(path_, errno);
+  return partial_.path();
+}
+
 Result<int> AtomicFile::CommitAndKeepOpen() {
   if (std::fflush(file_.get()) != 0) return WriteFailed(path_, errno);
   const int fd = ::fcntl(descriptor(), F_DUPFD_CLOEXEC, 3);

@@ -54,6 +54,9 @@ class AtomicFile {
   // Commit() for a log that goes on growing in its place. The caller closes the descriptor.
   Result<int> CommitAndKeepOpen();
 
+  // Where all that was written lies until Commit(), for a reader of this process; if whole().
+  Result<std::filesystem::path> Written();
+
   int descriptor() const { return ::fileno(file_.get()); }  // can also be read, if whole()
   bool whole() const { return !partial_.path().empty(); }   // false: written through, bytes are gone at once
 

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <utility>
 
-#include "io/file/mapping_faults.h"
+#include "io/file/mapping_records.h"
 
 namespace celer {
 

@@ -7,39 +7,16 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <mutex>
 #include <string_view>
+
+#include "io/file/mapping_records.h"
 
 namespace celer {
 namespace {
 
-// Records are recycled and never freed, so that the signal handler may walk the list at any time (it is
-// async-signal-safe). Only the record that holds the faulting address is read, and that mapping is in use, so
-// it does not change.
-struct Record {
-  std::atomic<uintptr_t> begin = 0;  // 0: unused; written last and cleared first
-  std::atomic<size_t> size = 0;
-  std::string path;
-  dev_t device = 0;
-  ino_t inode = 0;
-  Record* next = nullptr;
-};
-
-std::atomic<Record*> g_records = nullptr;
-std::mutex g_writers;  // the handler takes none
 struct sigaction g_before;
 int g_exit_code = 1;
 std::atomic_flag g_reported;
-
-const Record* FindRecord(uintptr_t address) {
-  for (const Record* record = g_records.load(std::memory_order_acquire); record; record = record->next) {
-    const uintptr_t begin = record->begin.load(std::memory_order_acquire);
-    if (begin != 0 && address >= begin && address - begin < record->size.load(std::memory_order_acquire) &&
-        record->begin.load(std::memory_order_acquire) == begin)
-      return record;
-  }
-  return nullptr;
-}
 
 // One line in a buffer on the stack: a signal handler may neither allocate nor format.
 class Line {
@@ -72,7 +49,7 @@ class Line {
 
 void OnBusError(int, siginfo_t* info, void*) {
   const bool sent = info->si_code <= 0;  // by kill(): there is no address
-  const Record* record = sent ? nullptr : FindRecord(reinterpret_cast<uintptr_t>(info->si_addr));
+  const MappingRecord* record = sent ? nullptr : FindMapping(reinterpret_cast<uintptr_t>(info->si_addr));
   if (!record) {
     ::sigaction(SIGBUS, &g_before, nullptr);  // the same instruction faults again, and this time as before
     if (sent) ::raise(SIGBUS);
@@ -103,29 +80,6 @@ void ReportMappingFaults(int exit_code) {
   action.sa_sigaction = OnBusError;
   action.sa_flags = SA_SIGINFO;
   ::sigaction(SIGBUS, &action, &g_before);
-}
-
-void RememberMapping(std::span<const std::byte> bytes, const std::string& path, const struct stat& about) {
-  const std::lock_guard lock(g_writers);
-  Record* record = g_records.load();
-  while (record && record->begin.load() != 0) record = record->next;
-  const bool fresh = record == nullptr;
-  if (fresh) record = new Record;
-  record->path = path;
-  record->device = about.st_dev;
-  record->inode = about.st_ino;
-  record->size.store(bytes.size(), std::memory_order_release);
-  record->begin.store(reinterpret_cast<uintptr_t>(bytes.data()), std::memory_order_release);
-  if (fresh) {
-    record->next = g_records.load();
-    g_records.store(record, std::memory_order_release);
-  }
-}
-
-void ForgetMapping(std::span<const std::byte> bytes) {
-  const std::lock_guard lock(g_writers);
-  for (Record* record = g_records.load(); record; record = record->next)
-    if (record->begin.load() == reinterpret_cast<uintptr_t>(bytes.data())) record->begin.store(0);
 }
 
 }  // namespace celer

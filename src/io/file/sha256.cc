@@ -38,6 +38,15 @@ std::string Sha256::Finish() {
   return hex;
 }
 
+std::array<std::byte, 32> Sha256Of(std::span<const std::byte> bytes) {
+  std::array<std::byte, 32> digest;
+  unsigned int length = 0;
+  CELER_CHECK(EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(digest.data()), &length,
+                         EVP_sha256(), nullptr) == 1);
+  CELER_CHECK_EQ(length, digest.size());
+  return digest;
+}
+
 Result<std::string> Sha256File(const std::filesystem::path& path,
                                const std::function<void(int64_t done)>& progress) {
   const auto close = [](std::FILE* file) { std::fclose(file); };

@@ -1,6 +1,7 @@
 // SHA-256 (OpenSSL's), to check that a fetched file is the right one.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -28,6 +29,8 @@ class Sha256 {
   };
   std::unique_ptr<evp_md_ctx_st, Free> context_;
 };
+
+std::array<std::byte, 32> Sha256Of(std::span<const std::byte> bytes);
 
 // Reads 1 MiB at a time; `progress` gets the bytes read so far.
 Result<std::string> Sha256File(const std::filesystem::path& path,

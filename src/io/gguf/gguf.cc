@@ -28,10 +28,8 @@ struct UnsupportedType {
   const char* name;
 };
 constexpr UnsupportedType kUnsupportedTypes[] = {
-    {4, "Q4_2"},    {5, "Q4_3"},     {9, "Q8_1"},      {15, "Q8_K"},     {16, "IQ2_XXS"},
-    {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},    {21, "IQ3_S"},    {22, "IQ2_S"},
-    {23, "IQ4_XS"}, {29, "IQ1_M"},   {31, "Q4_0_4_4"}, {32, "Q4_0_4_8"}, {33, "Q4_0_8_8"},
-    {34, "TQ1_0"},  {35, "TQ2_0"},   {40, "NVFP4"},    {41, "Q1_0"},
+    {4, "Q4_2"},      {5, "Q4_3"},      {9, "Q8_1"},  {15, "Q8_K"}, {31, "Q4_0_4_4"},
+    {32, "Q4_0_4_8"}, {33, "Q4_0_8_8"}, {41, "Q1_0"}, {42, "Q2_0"},
 };
 
 std::optional<DType> FindTensorType(uint32_t id) {

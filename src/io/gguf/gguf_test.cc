@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/source_dir.h"
 #include "io/file/test_folder.h"
 #include "io/gguf/gguf_test_bytes.h"
 #include "io/gguf/gguf_writer.h"
@@ -184,8 +185,7 @@ TEST(Gguf, WriterHoldsTensorsToTheirSize) {
 
 // Made by the `gguf` Python package (tests/fuzz/make_corpus.py).
 TEST(Gguf, ReadsAFileOfThePythonPackage) {
-  const auto file =
-      GgufFile::Open(std::string(CELER_SOURCE_DIR) + "/tests/fuzz/corpus/gguf/python_package.gguf");
+  const auto file = GgufFile::Open(std::string(kSourceDir) + "/tests/fuzz/corpus/gguf/python_package.gguf");
   ASSERT_TRUE(file) << file.error().message();
   EXPECT_EQ(file->GetString("general.architecture"), "llama");
   EXPECT_EQ(file->GetUint("llama.block_count"), 1u);

@@ -86,6 +86,12 @@ void GgufWriter::SetIntArray(std::string_view key, std::span<const int32_t> valu
   AppendArray(&metadata_, GgufType::kInt32, values);
 }
 
+void GgufWriter::SetBoolArray(std::string_view key, const std::vector<bool>& values) {
+  Key(key, GgufType::kArray);
+  const std::vector<uint8_t> bytes(values.begin(), values.end());
+  AppendArray(&metadata_, GgufType::kBool, std::span<const uint8_t>(bytes));
+}
+
 void GgufWriter::Copy(const GgufValue& value) {
   Key(value.key, value.type);
   if (value.type == GgufType::kArray) {
@@ -132,7 +138,8 @@ int64_t GgufWriter::FileBytes() const {
   return static_cast<int64_t>(bytes);
 }
 
-Status GgufWriter::Write(const std::filesystem::path& path, const TensorFill& fill) const {
+Status GgufWriter::Write(const std::filesystem::path& path, const TensorFill& fill,
+                         const FileCheck& check) const {
   CELER_ASSIGN(AtomicFile file, AtomicFile::Create(path));
   CELER_RETURN_IF_ERROR(file.Write(Header()));
   for (const TensorSpec& tensor : tensors_) {
@@ -140,6 +147,10 @@ Status GgufWriter::Write(const std::filesystem::path& path, const TensorFill& fi
     const auto bytes = static_cast<uint64_t>(*TensorBytes(tensor));
     const std::string padding(RoundUp(bytes, static_cast<uint64_t>(alignment_)) - bytes, '\0');
     CELER_RETURN_IF_ERROR(file.Write(padding));
+  }
+  if (check && file.whole()) {
+    CELER_ASSIGN(const std::filesystem::path written, file.Written());
+    CELER_RETURN_IF_ERROR(check(written));
   }
   return file.Commit();
 }

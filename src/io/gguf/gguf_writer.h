@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -39,6 +40,7 @@ class GgufWriter {
   void SetStringArray(std::string_view key, std::span<const std::string> values);
   void SetFloatArray(std::string_view key, std::span<const float> values);
   void SetIntArray(std::string_view key, std::span<const int32_t> values);
+  void SetBoolArray(std::string_view key, const std::vector<bool>& values);
 
   // A value out of another file, as it is. Not general.alignment, which is this writer's own.
   void Copy(const GgufValue& value);
@@ -48,8 +50,11 @@ class GgufWriter {
   // Length of the file that Write() will make.
   int64_t FileBytes() const;
 
-  // Writes beside the target and renames at the end, so that a broken write leaves no half file.
-  Status Write(const std::filesystem::path& path, const TensorFill& fill) const;
+  // Writes beside the target and renames at the end, so that a broken write leaves no half file. `check`, if there is
+  // one, is given the finished file before it gets its name; after an error it never does. A device or a pipe is not
+  // checked.
+  using FileCheck = std::function<Status(const std::filesystem::path&)>;
+  Status Write(const std::filesystem::path& path, const TensorFill& fill, const FileCheck& check = {}) const;
 
  private:
   void Key(std::string_view key, GgufType type);

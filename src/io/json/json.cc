@@ -117,9 +117,33 @@ Result<std::string> ReadTextFile(const std::filesystem::path& path, size_t max_b
   return text;
 }
 
+namespace {
+
+std::string WithNamedFloats(const std::string& text) {
+  std::string out;
+  size_t done = 0;
+  ForEachOutsideStrings(text, [&](size_t at, char c) {
+    if (c != 'I' && c != 'N') return true;
+    for (const std::string_view name : {"Infinity", "NaN"})
+      if (text.compare(at, name.size(), name) == 0) {
+        const bool negative = at > done && text[at - 1] == '-';
+        out.append(text, done, at - done - (negative ? 1 : 0));
+        out += std::string("{\"__float__\":\"") + (negative ? "-" : "") + std::string(name) + "\"}";
+        done = at + name.size();
+      }
+    return true;
+  });
+  return out.append(text, done);
+}
+
+}  // namespace
+
 Result<nlohmann::json> ReadJsonFile(const std::filesystem::path& path, const JsonLimits& limits) {
   CELER_ASSIGN(const std::string text, ReadTextFile(path, limits.max_bytes));
-  return ParseJson(text, path.string(), limits);
+  auto json = ParseJson(text, path.string(), limits);
+  if (json || (text.find("Infinity") == text.npos && text.find("NaN") == text.npos)) return json;
+  auto named = ParseJson(WithNamedFloats(text), path.string(), limits);
+  return named ? std::move(named) : std::move(json);
 }
 
 Result<JsonFields> JsonFields::Of(const nlohmann::json& object, std::string where) {

@@ -22,6 +22,8 @@ struct JsonLimits {
 // `source` is what error sentences call the text.
 Result<nlohmann::json> ParseJson(std::string_view text, std::string_view source,
                                  const JsonLimits& limits = {});
+// Infinity and NaN, which Python writes into JSON files, become {"__float__": "Infinity"}, as in those of newer
+// versions of transformers.
 Result<nlohmann::json> ReadJsonFile(const std::filesystem::path& path, const JsonLimits& limits = {});
 
 // As text, on one line or with this indent. What is not UTF-8 becomes U+FFFD: nothing is thrown. A terminal

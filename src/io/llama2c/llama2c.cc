@@ -10,8 +10,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "files are little-endian and mapped as they are");
 
-constexpr uint32_t kMagic = 0x616b3432;  // "ak42" read as a number
-constexpr size_t kHeaderBytes = 256;     // of versions 1 and 2
 constexpr size_t kLegacyHeaderBytes = 7 * sizeof(int32_t);
 constexpr int kMaxLayers = 4096;
 
@@ -29,14 +27,15 @@ Status Llama2cFile::ReadHeader(std::span<const std::byte> bytes, size_t* data_st
     return Error::Corrupt(source_, ": ", bytes.size(), " bytes are too few for a llama2.c header");
   size_t at = 0;
   *data_start = kLegacyHeaderBytes;
-  if (Load<uint32_t>(bytes, 0) == kMagic) {
-    if (bytes.size() < kHeaderBytes)
-      return Error::Corrupt(source_, ": ", bytes.size(), " bytes, but the header alone has ", kHeaderBytes);
+  if (Load<uint32_t>(bytes, 0) == kLlama2cMagic) {
+    if (bytes.size() < kLlama2cHeaderBytes)
+      return Error::Corrupt(source_, ": ", bytes.size(), " bytes, but the header alone has ",
+                            kLlama2cHeaderBytes);
     config_.version = Load<int32_t>(bytes, 4);
     if (config_.version != 1 && config_.version != 2)
       return Error::Unsupported(source_, ": llama2.c version ", config_.version, "; 1 and 2 are supported");
     at = 8;
-    *data_start = kHeaderBytes;
+    *data_start = kLlama2cHeaderBytes;
   }
   const struct {
     const char* name;

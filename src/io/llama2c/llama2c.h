@@ -20,6 +20,9 @@
 
 namespace celer {
 
+inline constexpr uint32_t kLlama2cMagic = 0x616b3432;  // "ak42" read as a number
+inline constexpr size_t kLlama2cHeaderBytes = 256;     // of versions 1 and 2
+
 class Llama2cFile {
  public:
   struct Config : ModelShape {  // with tied embeddings there is no "lm_head.weight"

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/source_dir.h"
 #include "io/file/test_folder.h"
 
 namespace celer {
@@ -187,7 +188,7 @@ TEST(Llama2c, LyingFlags) {
 }
 
 TEST(Llama2c, ReadsStories260K) {
-  const std::filesystem::path path = CELER_SOURCE_DIR "/../shared/data/stories260K/stories260K.bin";
+  const std::filesystem::path path = std::string(kSourceDir) + "/../shared/data/stories260K/stories260K.bin";
   if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is not there";
   const auto file = Llama2cFile::Open(path);
   ASSERT_TRUE(file) << file.error().message();

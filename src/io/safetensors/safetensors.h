@@ -65,6 +65,10 @@ Status WriteSafetensors(const std::filesystem::path& path, std::span<const Tenso
 // The same with the data made piece by piece: needs no memory for a large file.
 Status WriteSafetensors(const std::filesystem::path& path, std::span<const TensorSpec> tensors,
                         const std::map<std::string, std::string>& metadata, const TensorFill& fill);
+// The same as model.safetensors in a folder, or as shards of at most `shard_bytes` with an index, if no tensor is larger.
+Status WriteShardedSafetensors(const std::filesystem::path& folder, std::span<const TensorSpec> tensors,
+                               const std::map<std::string, std::string>& metadata, int64_t shard_bytes,
+                               const TensorFill& fill);
 
 // The name a type has in the header ("BF16"), or nullopt for the GGUF block types.
 std::optional<std::string_view> SafetensorsTypeName(DType dtype);

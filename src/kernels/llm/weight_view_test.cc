@@ -7,7 +7,7 @@
 #include <cstring>
 #include <random>
 
-#include "formats/decode.h"
+#include "formats/test_rows.h"
 #include "kernels/llm/matmul/matmul.h"
 #include "kernels/shared/test_util.h"
 
@@ -33,9 +33,14 @@ Matrix Make(const WeightFormatSpec& format, int64_t rows, int64_t cols) {
   m.data.resize(rows * row_bytes);
   m.scales.resize(rows * scale_bytes / 4);
   const auto values = RandomFloats(rows * cols, 3);
+  const bool read_only = format.stored() && !CanEncode(format.dtype);
   for (int64_t r = 0; r < rows; ++r)
-    format.Encode(values.data() + r * cols, cols, m.data.data() + r * row_bytes,
-                  m.scales.data() + r * scale_bytes / 4);
+    if (read_only)
+      std::ranges::copy(RandomWeightRow(format.dtype, cols, static_cast<uint32_t>(r)),
+                        m.data.data() + r * row_bytes);
+    else
+      format.Encode(values.data() + r * cols, cols, m.data.data() + r * row_bytes,
+                    m.scales.data() + r * scale_bytes / 4);
   m.view = {.kind = format.kind,
             .dtype = format.dtype,
             .rows = rows,
@@ -87,9 +92,10 @@ struct Case {
 };
 std::vector<Case> Cases() {
   std::vector<Case> out;
-  for (const DType dtype : BlockTypes()) {
+  for (const DType dtype : AllBlockTypes()) {
     const int64_t step = Info(dtype).block;
-    out.push_back({WeightFormatSpec::Stored(dtype), 3 * step, step});
+    const bool packs = FindCodec(dtype)->unpack || FindCodec(dtype)->group >= 32;
+    out.push_back({WeightFormatSpec::Stored(dtype), 3 * step, step, packs});
     if (step == 32) out.push_back({WeightFormatSpec::Stored(dtype), 1120, 736});
   }
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBf16}) {

@@ -79,6 +79,8 @@ Status ValidateRouter(const MoeConfig& moe, const std::string& path) {
                           " groups have ", moe.groups_used * size);
   if (!std::isfinite(moe.routed_scale))
     return Error::Corrupt(path, ": scale of routed experts is ", moe.routed_scale, ", expected a number");
+  if (!std::isfinite(moe.jitter) || moe.jitter < 0)
+    return Error::Corrupt(path, ": jitter of the router is ", moe.jitter, ", expected 0 or more");
   if (!std::isfinite(moe.normalize_eps) || moe.normalize_eps < 0)
     return Error::Corrupt(path, ": epsilon of router weights is ", moe.normalize_eps, ", expected 0 or more");
   return {};
@@ -97,6 +99,8 @@ Status ValidateScalars(const DecoderConfig& c, const std::string& path) {
       {"scale of the attention scores", c.attention_scale, -kMost},
       {"growth of the queries with their position", c.query_scale.beta, -kMost},
       {"positions to each step of the queries' growth", c.query_scale.positions, 1},
+      {"exponent of the last slope of ALiBi", c.alibi_max, 0},
+      {"bound of queries, keys and values", c.qkv_clip, 0},
   };
   for (const auto& scalar : scalars) {
     const double most = std::max(kMost, static_cast<double>(kMaxPositions));
@@ -121,6 +125,84 @@ Status ValidateSoftcap(float cap, const char* of, const std::string& path) {
   return Error::Corrupt(path, ": the softcap on ", of, " is ", cap, ", expected 0.001 to 1000000");
 }
 
+Status ValidateShape(const DecoderConfig& c, int64_t layer, const std::string& path) {
+  const LayerShape& shape = c.layer_shapes[layer];
+  const struct {
+    const char* name;
+    int64_t value, min, max;
+  } bounds[] = {
+      {"head size", shape.head_dim, 2, 4096},
+      {"number of kv heads", shape.kv_heads, 1, c.heads},
+      {"intermediate size", shape.intermediate, 1, kMaxWidth},
+      {"source of keys and values", shape.kv_from, 0, layer},
+  };
+  for (const auto& bound : bounds)
+    if (bound.value < bound.min || bound.value > bound.max)
+      return Error::Corrupt(path, ": ", bound.name, " of layer ", layer, " is ", bound.value, ", expected ",
+                            bound.min, " to ", bound.max);
+  if (c.heads % shape.kv_heads != 0)
+    return Error::Corrupt(path, ": ", c.heads, " heads cannot share the ", shape.kv_heads,
+                          " kv heads of layer ", layer, " evenly");
+  const int64_t turned = c.local_rope && c.Window(layer) > 0 ? c.local_rope->dim : c.rope.dim;
+  if (turned > shape.head_dim)
+    return Error::Corrupt(path, ": layer ", layer, " rotates ", turned, " dimensions of heads with ",
+                          shape.head_dim);
+  const LayerShape& from = c.layer_shapes[shape.kv_from];
+  if (from.kv_from != shape.kv_from || from.head_dim != shape.head_dim || from.kv_heads != shape.kv_heads)
+    return Error::Corrupt(path, ": layer ", layer, " cannot read the keys and values of layer ",
+                          shape.kv_from, ", which has other ones");
+  return {};
+}
+
+Status ValidateLayers(const DecoderConfig& c, const std::string& path) {
+  if (c.layer_shapes.empty()) return {};
+  if (std::ssize(c.layer_shapes) != c.layers)
+    return Error::Corrupt(path, ": shapes of ", c.layer_shapes.size(), " of ", c.layers, " layers");
+  if (c.IsLatent() || !c.recurrent.layer.empty() || c.parallel_block)
+    return Error::Unsupported(path, ": layers of several shapes that are not of plain attention");
+  for (int64_t i = 0; i < c.layers; ++i) CELER_RETURN_IF_ERROR(ValidateShape(c, i, path));
+  return {};
+}
+
+Status ValidateExtras(const DecoderConfig& c, const std::string& path) {
+  constexpr int64_t kMostStreams = 64;
+  const AltUpConfig& altup = c.altup;
+  const struct {
+    const char* name;
+    int64_t value, min, max;
+  } bounds[] = {
+      {"size of the embeddings of each layer", c.per_layer_dim, altup.streams > 0 ? 1 : 0, kMaxWidth},
+      {"vocabulary of the embeddings of each layer", c.per_layer_vocab, c.per_layer_dim > 0 ? 1 : 0,
+       kMaxVocab},
+      {"size of the embeddings of all layers", c.layers * c.per_layer_dim, 0, kMaxWidth},
+      {"number of residual streams", altup.streams, 0, kMostStreams},
+      {"active residual stream", altup.active, 0, std::max<int64_t>(0, altup.streams - 1)},
+      {"rank of the branch beside attention", c.laurel_rank, 0, kMaxWidth},
+      {"pairs that turn", c.rope.turning_pairs, 0, c.rope.dim / 2},
+  };
+  for (const auto& bound : bounds)
+    if (bound.value < bound.min || bound.value > bound.max)
+      return Error::Corrupt(path, ": ", bound.name, " is ", bound.value, ", expected ", bound.min, " to ",
+                            bound.max);
+  if (!c.gate_sparsity.empty() && std::ssize(c.gate_sparsity) != c.layers)
+    return Error::Corrupt(path, ": sparsities of ", c.gate_sparsity.size(), " of ", c.layers, " layers");
+  for (const float share : c.gate_sparsity)
+    if (!(share >= 0 && share < 1))
+      return Error::Corrupt(path, ": sparsity of a gate is ", share, ", expected 0 or more and less than 1");
+  return {};
+}
+
+Status ValidateMamba2(const RecurrentConfig& r, const std::string& path) {
+  const int64_t values = r.value_heads * r.value_dim;
+  if (r.norm_groups < 1 || values % r.norm_groups != 0)
+    return Error::Corrupt(path, ": ", values, " values of Mamba-2 layers cannot be normed in ", r.norm_groups,
+                          " equal parts");
+  if (!std::isfinite(r.step_min) || r.step_min < 0 || !std::isfinite(r.step_max) || r.step_max < 0)
+    return Error::Corrupt(path, ": time steps of Mamba-2 layers from ", r.step_min, " to ", r.step_max,
+                          ", expected numbers that are not negative");
+  return {};
+}
+
 Status ValidateRecurrent(const DecoderConfig& c, const std::string& path) {
   const RecurrentConfig& r = c.recurrent;
   if (r.layer.empty()) return {};
@@ -143,12 +225,28 @@ Status ValidateRecurrent(const DecoderConfig& c, const std::string& path) {
   if (r.value_heads % r.key_heads != 0)
     return Error::Corrupt(path, ": ", r.value_heads, " value heads of recurrent layers cannot share ",
                           r.key_heads, " key heads evenly");
+  if (r.kind == RecurrentKind::kMamba2) CELER_RETURN_IF_ERROR(ValidateMamba2(r, path));
   if (static_cast<int64_t>(r.layer.size()) != c.layers)
     return Error::Corrupt(path, ": recurrent layers are named among ", r.layer.size(), " of ", c.layers,
                           " layers");
-  if (std::find(r.layer.begin(), r.layer.end(), false) == r.layer.end())
-    return Error::Unsupported(path, ": all ", c.layers,
-                              " layers are recurrent; at least one with attention is needed");
+  return {};
+}
+
+// Which layers have attention, a state, a feed-forward block.
+Status ValidateLayerParts(const DecoderConfig& c, const std::string& path) {
+  for (const std::vector<bool>* parts : {&c.mixer_layer, &c.ffn_layer})
+    if (!parts->empty() && static_cast<int64_t>(parts->size()) != c.layers)
+      return Error::Corrupt(path, ": the parts of layers are named for ", parts->size(), " of ", c.layers,
+                            " layers");
+  bool attention = false;
+  for (int64_t i = 0; i < c.layers; ++i) {
+    if ((c.IsRecurrent(i) && !c.HasMixer(i)) || (c.IsSparse(i) && !c.HasFfn(i)))
+      return Error::Corrupt(path, ": layer ", i, " is said to have a part that it has not");
+    attention = attention || c.HasAttention(i);
+  }
+  if (!attention)
+    return Error::Unsupported(path, ": none of ", c.layers,
+                              " layers has attention; at least one with attention is needed");
   return {};
 }
 
@@ -160,16 +258,18 @@ Status Validate(const DecoderConfig& c, const std::string& path) {
     int64_t value, min, max;
   };
   const bool dense = c.moe.experts == 0, latent = c.IsLatent();
+  const bool ffn =
+      c.ffn_layer.empty() || std::find(c.ffn_layer.begin(), c.ffn_layer.end(), true) != c.ffn_layer.end();
   const Range bounds[] = {
       {"number of layers", c.layers, 1, kMaxLayers},
       {"hidden size", c.hidden, 1, kMaxWidth},
-      {"intermediate size", c.intermediate, dense ? 1 : 0, kMaxWidth},
+      {"intermediate size", c.intermediate, dense && ffn ? 1 : 0, kMaxWidth},
       {"number of heads", c.heads, 1, kMaxWidth},
       {"number of kv heads", c.kv_heads, 1, c.heads},
       {"head size", c.head_dim, 2, 4096},
-      {"rotated dimensions", c.rope.dim, 2, c.head_dim},
+      {"rotated dimensions", c.rope.dim, 2, c.MaxHeadDim()},
       {"rotated dimensions in layers with a sliding window", c.local_rope ? c.local_rope->dim : 2, 2,
-       c.head_dim},
+       c.MaxHeadDim()},
       {"vocabulary size", c.vocab, 1, kMaxVocab},
       {"maximum position", c.max_positions, 1, kMaxPositions},
       {"sliding window", c.sliding_window, 0, kMaxPositions},
@@ -201,9 +301,17 @@ Status Validate(const DecoderConfig& c, const std::string& path) {
   if (c.local_rope) CELER_RETURN_IF_ERROR(ValidateRope(*c.local_rope, path));
   CELER_RETURN_IF_ERROR(ValidateSoftcap(c.attention_softcap, "attention scores", path));
   CELER_RETURN_IF_ERROR(ValidateSoftcap(c.logit_softcap, "logits", path));
-  if (c.post_norm && c.moe.experts > 0)
+  if (c.embedding_dim < 0 || c.embedding_dim > kMaxWidth)
+    return Error::Corrupt(path, ": width of the embedding is ", c.embedding_dim, ", expected 0 to ",
+                          kMaxWidth);
+  if (c.residual_norm && (c.norm != NormKind::kLayer || c.parallel_block || c.moe.experts > 0))
+    return Error::Unsupported(path, ": norms on the residual of layers that no family here has");
+  CELER_RETURN_IF_ERROR(ValidateLayers(c, path));
+  CELER_RETURN_IF_ERROR(ValidateExtras(c, path));
+  if (c.post_norm && c.moe.experts > 0 && !c.moe.beside_dense)
     return Error::Unsupported(path, ": norms behind experts, which no family here has");
   CELER_RETURN_IF_ERROR(ValidateRecurrent(c, path));
+  CELER_RETURN_IF_ERROR(ValidateLayerParts(c, path));
   if (!dense) CELER_RETURN_IF_ERROR(ValidateRouter(c.moe, path));
   if (!std::isfinite(c.swiglu_limit) || c.swiglu_limit < 0)
     return Error::Corrupt(path, ": limit of SwiGLU is ", c.swiglu_limit, ", expected 0 or more");
@@ -213,55 +321,99 @@ Status Validate(const DecoderConfig& c, const std::string& path) {
   return {};
 }
 
-const char* BeyondPlainLayers(const DecoderConfig& config) {
+namespace {
+
+// What a configuration has that Llama's and Qwen3's do not, and whether the GPU's strategy `general` runs it.
+struct Beyond {
+  bool has;
+  bool on_gpu;
+  const char* what;
+  bool calibrated = false;  // by the quantizer's forward pass
+};
+
+std::vector<Beyond> BeyondLlama(const DecoderConfig& config) {
   const MoeConfig& moe = config.moe;
   const bool rotates =
       config.rope_layer.empty() ||
       std::find(config.rope_layer.begin(), config.rope_layer.end(), false) == config.rope_layer.end();
-  const struct {
-    bool has;
-    const char* what;
-  } rows[] = {
-      {config.head_bias, "a bias on its output head"},
-      {config.embedding_scale != 1, "a scale on its embeddings"},
-      {config.residual_scale != 1, "a scale on its residual branches"},
-      {config.logit_scale != 1, "a scale on its logits"},
-      {config.logit_softcap != 0, "a softcap on its logits"},
-      {config.attention_scale != 0, "a scale of its own on attention scores"},
-      {config.attention_softcap != 0, "a softcap on attention scores"},
-      {config.query_scale.beta != 0, "queries scaled by position"},
-      {config.attention_sinks, "attention sinks"},
-      {config.norm != NormKind::kRms || config.norm_bias, "LayerNorm"},
-      {!config.pre_norm || config.post_norm, "norms after attention and the feed-forward block"},
+  // The GPU divides what the residual is made of by this scale.
+  const bool plain_residual = config.residual_scale >= 1e-3f && config.residual_scale <= 1e3f &&
+                              !config.post_norm && !config.embedding_norm && config.position_rows == 0;
+  return {
+      {config.mlp_bias, true, "a bias on its feed-forward layers", true},
+      {config.o_bias, true, "a bias on the output of its attention", true},
+      {config.head_bias, true, "a bias on its output head"},
+      {config.embedding_scale != 1, true, "a scale on its embeddings"},
+      {config.residual_scale != 1, plain_residual, "a scale on its residual branches"},
+      {config.logit_scale != 1, true, "a scale on its logits"},
+      {config.logit_softcap != 0, true, "a softcap on its logits"},
+      {config.attention_scale != 0, true, "a scale of its own on attention scores"},
+      {config.attention_softcap != 0, true, "a softcap on attention scores"},
+      {config.query_scale.beta != 0, true, "queries scaled by position"},
+      {config.attention_sinks, true, "attention sinks"},
+      {config.norm != NormKind::kRms || config.norm_bias, moe.experts == 0, "LayerNorm"},
+      {!config.pre_norm || config.post_norm, config.pre_norm || moe.experts == 0,
+       "norms after attention and the feed-forward block"},
       {config.qk_norm && (config.qk_norm_span != QkNormSpan::kHead || config.qk_norm_kind != NormKind::kRms ||
                           config.qk_norm_after_rope),
-       "a qk-norm other than RMSNorm over each head before rope"},
-      {config.embedding_norm, "a norm on its embeddings"},
-      {config.parallel_block, "attention and feed-forward blocks in parallel"},
-      {!config.gated_mlp, "a feed-forward block without a gate"},
-      {config.position_rows > 0, "learned positions"},
-      {config.local_rope.has_value(), "rope of its own in layers with a sliding window"},
-      {!rotates, "layers without rope"},
-      {moe.score != RouterScore::kSoftmax || moe.choice_bias || moe.groups > 1 || moe.routed_scale != 1,
+       true, "a qk-norm other than RMSNorm over each head before rope"},
+      {config.embedding_norm, true, "a norm on its embeddings"},
+      {config.parallel_block, true, "attention and feed-forward blocks in parallel"},
+      {!config.gated_mlp, true, "a feed-forward block without a gate"},
+      {config.position_rows > 0, true, "learned positions"},
+      {config.local_rope.has_value(), true, "rope of its own in layers with a sliding window"},
+      {!rotates, true, "layers without rope"},
+      {moe.experts > 0 && !config.gated_mlp, false, "experts without a gate"},
+      {moe.score == RouterScore::kSparseMixer, false, "a sparse mixer"},
+      {moe.score != RouterScore::kSoftmax || moe.choice_bias || moe.groups > 1 || moe.routed_scale != 1, true,
        "a router other than softmax"},
-      {moe.router_bias || moe.expert_bias, "biases in its mixture of experts"},
-      {!config.recurrent.layer.empty(), "recurrent layers"},
-      {config.latent.kv_rank > 0, "latent attention"},
-      {config.output_gate, "a gate on the output of its attention"},
-      {config.swiglu_limit != 0, "a clamped SwiGLU"},
-      {config.activation == Activation::kRelu2, "a squared ReLU"},
+      {moe.router_bias || moe.expert_bias, true, "biases in its mixture of experts"},
+      {!config.recurrent.layer.empty() && config.recurrent.kind != RecurrentKind::kMamba2, true,
+       "recurrent layers"},
+      {!config.recurrent.layer.empty() && config.recurrent.kind == RecurrentKind::kMamba2, false,
+       "Mamba-2 layers"},
+      {!config.mixer_layer.empty() || !config.ffn_layer.empty(), false,
+       "layers without attention or a feed-forward block"},
+      {config.residual_norm, false, "norms on the residual"},
+      {!config.final_norm, false, "no norm before its output head"},
+      {config.alibi_max != 0, false, "ALiBi"},
+      {config.qkv_clip != 0, false, "bounds on queries, keys and values"},
+      {config.embedding_dim != 0, false, "a projection of its embeddings"},
+      {config.latent.kv_rank > 0, true, "latent attention"},
+      {config.output_gate, config.rope.layout == RopeLayout::kHalf, "a gate on the output of its attention"},
+      {config.swiglu_limit != 0, true, "a clamped SwiGLU"},
+      {config.activation == Activation::kRelu2, true, "a squared ReLU"},
+      {!config.layer_shapes.empty(), false, "layers of several shapes"},
+      {config.per_layer_dim > 0, false, "embeddings for each layer"},
+      {config.layer_scale, false, "a scale on each layer's output"},
+      {config.v_norm, false, "a norm on its values"},
+      {!config.gate_sparsity.empty(), false, "sparse gates"},
+      {config.altup.streams > 0 || config.laurel_rank > 0, false, "several residual streams"},
+      {config.chunked_window, false, "attention in chunks"},
+      {moe.beside_dense, false, "experts beside a dense feed-forward block"},
+      {moe.weight_on_input, false, "weights on what its experts read"},
+      {config.rope.turning_pairs > 0, false, "proportional rope"},
   };
-  for (const auto& row : rows)
-    if (row.has) return row.what;
+}
+
+}  // namespace
+
+const char* BeyondPlainLayers(const DecoderConfig& config) {
+  for (const Beyond& row : BeyondLlama(config))
+    if (row.has && !row.calibrated) return row.what;
   return nullptr;
 }
 
+bool HasPlainLayers(const DecoderConfig& config) {
+  const std::vector<Beyond> rows = BeyondLlama(config);
+  return std::none_of(rows.begin(), rows.end(), [](const Beyond& row) { return row.has; });
+}
+
 Status CheckRunsOnGpu(const DecoderConfig& config, int64_t context) {
-  const char* missing = BeyondPlainLayers(config);
-  if (config.mlp_bias) missing = "a bias on its feed-forward layers";
-  if (config.o_bias) missing = "a bias on the output of its attention";
-  if (missing)
-    return Error::Unsupported("the model has ", missing, ", which does not run on the GPU; use `device` cpu");
+  for (const Beyond& row : BeyondLlama(config))
+    if (row.has && !row.on_gpu)
+      return Error::Unsupported("the model has ", row.what,
+                                ", which does not run on the GPU; use `device` cpu");
   const auto original = static_cast<int64_t>(config.rope.original_positions);
   if (config.rope.DependsOnLength() && context > original)
     return Error::Unsupported("the model's rope scaling depends on the length of a sequence beyond ",
@@ -270,24 +422,22 @@ Status CheckRunsOnGpu(const DecoderConfig& config, int64_t context) {
   return {};
 }
 
-DecoderConfig FromLlmShape(const LlmShape& shape) {
-  DecoderConfig c;
-  static_cast<ModelShape&>(c) = shape;
-  static_cast<ExpertShape&>(c.moe) = shape;
-  c.family = c.architecture = "llama";
-  c.rope.dim = shape.head_dim;
-  c.max_positions = 131072;
-  if (shape.experts > 0) {
-    c.moe.intermediate = shape.intermediate;
-    c.moe.sparse_layer.assign(shape.layers, true);
-  }
-  return c;
+int64_t DecoderConfig::MaxHeadDim() const {
+  int64_t most = head_dim;
+  for (const LayerShape& layer : layer_shapes) most = std::max(most, layer.head_dim);
+  return most;
 }
 
-LlmShape ToLlmShape(const DecoderConfig& c, const std::string& name) {
-  LlmShape shape{c, c.moe, name};
-  if (c.moe.experts > 0) shape.intermediate = c.moe.intermediate;
-  return shape;
+int64_t DecoderConfig::MaxKvWidth() const {
+  int64_t most = layer_shapes.empty() ? kv_heads * head_dim : 0;
+  for (const LayerShape& layer : layer_shapes) most = std::max(most, layer.kv_heads * layer.head_dim);
+  return most;
+}
+
+int64_t DecoderConfig::MaxIntermediate() const {
+  int64_t most = intermediate;
+  for (const LayerShape& layer : layer_shapes) most = std::max(most, layer.intermediate);
+  return most;
 }
 
 }  // namespace celer

@@ -39,7 +39,7 @@ struct HfDefaults {
 struct Family {
   const char* name;        // celer's name
   const char* model_type;  // config.json's "model_type"
-  const char* gguf;        // GGUF's general.architecture, nullptr if it has none of its own
+  const char* gguf;        // GGUF's general.architecture, words if several; nullptr if it has none of its own
   const char* examples;    // for people
   HfDefaults defaults;
   // What this family adds to the fields that all share. The common fields are filled in already.
@@ -49,11 +49,16 @@ struct Family {
   // Where the tensors of a file are named or arranged in ways of the family's own; nullptr if they are not.
   void (*hf_tensors)(const DecoderConfig& config, TensorRules* rules) = nullptr;
   void (*gguf_tensors)(const DecoderConfig& config, TensorRules* rules) = nullptr;
-  bool rope_by_kind = false;  // from_hf reads rope itself, with ReadHfRopeOfKinds()
+  bool rope_by_kind = false;    // from_hf reads rope itself, with ReadHfRopeOfKinds()
+  bool layer_shapes = false;    // from_hf and from_gguf read the numbers that layers have each for itself
+  bool parts_by_layer = false;  // in GGUF, layers have 0 heads or columns of what they lack
 };
 
 std::span<const Family> Families();
 const Family* FindFamily(std::string_view name);
+// Whose architecture GGUF files of a family have: its own, or that of a family whose layers include its. nullptr if no
+// such files are read.
+const Family* GgufFamily(const Family& family);
 std::string SupportedFamilies();  // "llama (Llama 2/3, ...), qwen2 (...)"
 
 // A number that the class in transformers has a default for. null is not the same as missing: it gives
@@ -66,6 +71,8 @@ Status ReadActivation(const std::string& name, const std::string& path, DecoderC
 
 // Whether it is a model of text and something else, whose text model is described in "text_config".
 bool IsNested(const nlohmann::json& json);
+// The text model's part of such a config.json as one of its own; any other one as it is.
+nlohmann::ordered_json TextConfigOf(const nlohmann::ordered_json& json);
 Result<DecoderConfig> ConfigFromHf(const nlohmann::json& json, const std::string& path);
 Result<DecoderConfig> ConfigFromGguf(const GgufFile& file, const std::string& path);
 

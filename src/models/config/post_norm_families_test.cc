@@ -4,38 +4,23 @@
 
 #include <cmath>
 
-#include "models/config/family.h"
+#include "models/config/config_test_util.h"
 
 namespace celer {
 namespace {
 
 using nlohmann::json;
+using small_models::Accepted;
+using small_models::Refusal;
+using small_models::SmallConfig;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
+// Its hidden size is a square.
 json SmallModel(const std::string& model_type, const json& changes = json::object()) {
-  json config = {{"model_type", model_type},
-                 {"hidden_size", 36},
-                 {"intermediate_size", 48},
-                 {"num_hidden_layers", 4},
-                 {"num_attention_heads", 4},
-                 {"num_key_value_heads", 2},
-                 {"head_dim", 8},
-                 {"vocab_size", 64},
-                 {"max_position_embeddings", 128}};
-  config.update(changes);
-  return config;
-}
-
-DecoderConfig Accepted(const json& config) {
-  auto read = ConfigFromHf(config, "config.json");
-  if (!read) ADD_FAILURE() << read.error().message();
-  return read ? *read : DecoderConfig();
-}
-
-std::string Sentence(const json& config) {
-  const auto read = ConfigFromHf(config, "config.json");
-  return read ? "accepted" : read.error().message();
+  json sizes = {{"hidden_size", 36}};
+  sizes.update(changes);
+  return SmallConfig(model_type, sizes);
 }
 
 std::vector<bool> Windowed(const DecoderConfig& config) {
@@ -57,14 +42,14 @@ TEST(PostNormFamilies, Gemma2) {
   EXPECT_THAT(Windowed(Accepted(SmallModel("gemma2"))), ElementsAre(true, false, true, false));
   // null is no cap, and no cap is 0.
   EXPECT_EQ(Accepted(SmallModel("gemma2", {{"attn_logit_softcapping", nullptr}})).attention_softcap, 0);
-  EXPECT_THAT(Sentence(SmallModel("gemma2", {{"attn_logit_softcapping", 0}})),
+  EXPECT_THAT(Refusal(SmallModel("gemma2", {{"attn_logit_softcapping", 0}})),
               HasSubstr("expected a positive"));
-  EXPECT_THAT(Sentence(SmallModel("gemma2", {{"final_logit_softcapping", 1e-30}})),
+  EXPECT_THAT(Refusal(SmallModel("gemma2", {{"final_logit_softcapping", 1e-30}})),
               HasSubstr("softcap on logits"));
-  EXPECT_THAT(Sentence(SmallModel("gemma2", {{"query_pre_attn_scalar", 0}})),
+  EXPECT_THAT(Refusal(SmallModel("gemma2", {{"query_pre_attn_scalar", 0}})),
               HasSubstr("query_pre_attn_scalar"));
-  EXPECT_THAT(Sentence(SmallModel("gemma2", {{"sliding_window", nullptr}})), HasSubstr("sliding_window"));
-  EXPECT_THAT(Sentence(SmallModel("llama", {{"attn_logit_softcapping", 50}})), HasSubstr("not implemented"));
+  EXPECT_THAT(Refusal(SmallModel("gemma2", {{"sliding_window", nullptr}})), HasSubstr("sliding_window"));
+  EXPECT_THAT(Refusal(SmallModel("llama", {{"attn_logit_softcapping", 50}})), HasSubstr("not implemented"));
 }
 
 TEST(PostNormFamilies, Gemma3HasTwoRopes) {
@@ -96,14 +81,14 @@ TEST(PostNormFamilies, Gemma3HasTwoRopes) {
   EXPECT_EQ(nested.logit_softcap, 0);  // transformers' class of the whole has none
 
   const auto ropes = [](const json& parameters) {
-    return Sentence(SmallModel("gemma3_text", {{"rope_parameters", parameters}}));
+    return Refusal(SmallModel("gemma3_text", {{"rope_parameters", parameters}}));
   };
   EXPECT_THAT(ropes({{"rope_theta", 1e4}}), HasSubstr("'rope_theta' is not 'full_attention'"));
   EXPECT_THAT(ropes({{"sliding_attention", {{"rope_type", "dynamic"}, {"factor", 2}}}}),
               HasSubstr("depends on the length"));
   EXPECT_THAT(ropes({{"sliding_attention", {{"rope_theta", -1}}}}), HasSubstr("rope theta is -1"));
   EXPECT_THAT(ropes({{"full_attention", {{"rope_type", "yarn"}}}}), HasSubstr("'factor' is missing"));
-  EXPECT_THAT(Sentence(SmallModel("gemma3_text", {{"sliding_window_pattern", 0}})),
+  EXPECT_THAT(Refusal(SmallModel("gemma3_text", {{"sliding_window_pattern", 0}})),
               HasSubstr("'sliding_window_pattern' is 0"));
 }
 
@@ -123,7 +108,7 @@ TEST(PostNormFamilies, Olmo) {
   EXPECT_EQ(mixture.moe.experts, 64);
   EXPECT_EQ(mixture.moe.intermediate, 2048);
   EXPECT_FALSE(mixture.moe.normalize_top);
-  EXPECT_THAT(Sentence(SmallModel("olmoe", {{"head_dim", 9}, {"clip_qkv", 8.0}})),
+  EXPECT_THAT(Refusal(SmallModel("olmoe", {{"head_dim", 9}, {"clip_qkv", 8.0}})),
               HasSubstr("'clip_qkv' is 8"));
 }
 
@@ -134,7 +119,7 @@ TEST(PostNormFamilies, Exaone4RotatesWhereItHasAWindow) {
   const DecoderConfig full = Accepted(SmallModel("exaone4", {{"sliding_window", nullptr}}));
   EXPECT_THAT(Windowed(full), ElementsAre(false, false, false, false));
   EXPECT_TRUE(full.Rotates(3));
-  EXPECT_THAT(Sentence(SmallModel("exaone4", {{"sliding_window_pattern", "LLLG"}})),
+  EXPECT_THAT(Refusal(SmallModel("exaone4", {{"sliding_window_pattern", "LLLG"}})),
               HasSubstr("is not a number"));
 }
 
@@ -146,7 +131,7 @@ TEST(PostNormFamilies, HunyuanScalesThetaByAlpha) {
   EXPECT_DOUBLE_EQ(scaled.rope.theta, 1e4 * std::pow(1000.0, 8.0 / 6));
   EXPECT_FALSE(scaled.rope.DependsOnLength());
   EXPECT_THAT(
-      Sentence(SmallModel("hunyuan_v1_dense", {{"rope_scaling", {{"type", "dynamic"}, {"alpha", -2.0}}}})),
+      Refusal(SmallModel("hunyuan_v1_dense", {{"rope_scaling", {{"type", "dynamic"}, {"alpha", -2.0}}}})),
       HasSubstr("rope theta"));
 }
 

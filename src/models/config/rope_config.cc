@@ -89,6 +89,8 @@ void WarnUnusedKeys(const JsonFields& fields, const std::string& kind, Scaling s
       continue;
     const bool of_queries = key == "llama_4_scaling_beta" || key == "max_position_embeddings";
     if (of_queries && config->family == "ministral3") continue;
+    const bool scale = key == "short_mscale" || key == "long_mscale";
+    if (scale && config->family == "phimoe") continue;
     const auto use =
         std::find_if(std::begin(uses), std::end(uses), [&](const Use& row) { return row.key == key; });
     if (use != std::end(uses) && std::find(use->by.begin(), use->by.end(), scaling) != use->by.end())
@@ -144,7 +146,7 @@ Result<std::vector<float>> FactorsTensor(const GgufReader& reader, const char* n
 // "partial_rotary_factor": the share of a head's leading dimensions that rotate.
 constexpr Words kPartialRotary =
     "phi3 glm glm4 glm4_moe phi gpt_neox stablelm nemotron qwen3_next qwen3_5_text qwen3_5_moe_text "
-    "minimax_m2";
+    "minimax_m2 bamba";
 
 Status RotatePart(const JsonFields& json, double share, DecoderConfig* config) {
   if (share == 1) return {};
@@ -244,6 +246,31 @@ Status ReadHfRope(const JsonFields& json, double default_theta, DecoderConfig* c
   return RotatePart(json, rotated, config);
 }
 
+namespace {
+
+int64_t HeadDimOf(const DecoderConfig& config, bool windowed) {
+  for (int64_t i = 0; i < config.layers; ++i)
+    if ((config.Window(i) > 0) == windowed) return config.HeadDim(i);
+  return config.head_dim;
+}
+
+// "proportional": only the first pairs turn, with the frequencies of whole heads. What is left in `object` is plain or
+// linear.
+Status ReadProportional(const std::string& where, nlohmann::json* object, RopeConfig* rope) {
+  CELER_ASSIGN(const JsonFields fields, JsonFields::Of(*object, where));
+  CELER_ASSIGN(const double share, fields.GetDouble("partial_rotary_factor", 1.0));
+  const double pairs = std::floor(share * static_cast<double>(rope->dim) / 2);
+  if (!(share > 0 && share <= 1) || pairs < 1)
+    return Error::Unsupported(where, ": 'partial_rotary_factor' is ", share, ", and of ", rope->dim / 2,
+                              " pairs at least one must turn");
+  if (share < 1) rope->turning_pairs = static_cast<int64_t>(pairs);
+  (*object)["rope_type"] = fields.Has("factor") ? "linear" : "default";
+  object->erase("partial_rotary_factor");
+  return {};
+}
+
+}  // namespace
+
 Status ReadHfRopeOfKinds(const JsonFields& json, double theta, double local_theta, DecoderConfig* config) {
   const auto max_positions = static_cast<double>(config->max_positions);
   const nlohmann::json kinds =
@@ -260,12 +287,14 @@ Status ReadHfRopeOfKinds(const JsonFields& json, double theta, double local_thet
                         RopeConfig* rope) -> Status {
     nlohmann::json merged = fields.Has(kind) ? *fields.Find(kind) : nlohmann::json{{"rope_type", "default"}};
     if (scaling) merged.update(*scaling);
+    rope->dim = HeadDimOf(*config, kind == std::string_view("sliding_attention"));
+    if (merged.value("rope_type", nlohmann::json()) == "proportional")
+      CELER_RETURN_IF_ERROR(ReadProportional(fields.where() + ": '" + kind + "'", &merged, rope));
     CELER_ASSIGN(const JsonFields object, JsonFields::Of(merged, fields.where() + ": '" + kind + "'"));
     CELER_ASSIGN(const double partial, object.GetDouble("partial_rotary_factor", 1.0));
     if (partial != 1)
       return Error::Unsupported(object.where(), ": 'partial_rotary_factor' is ", partial,
                                 ", which models of the type '", config->architecture, "' do not have");
-    rope->dim = config->head_dim;
     rope->theta = theta_if_missing;
     CELER_ASSIGN(const double original, object.GetDouble("original_max_position_embeddings", max_positions));
     return ReadHfParameters(object, original, max_positions, rope, config);

@@ -8,7 +8,8 @@
 //     rules->Split("model.layers.%.self_attn.qkv_proj.weight", {{to.q, q}, {to.k, kv}, {to.v, kv}});
 //   }
 //
-// "%" stands for the first number between dots in a name (the layer), "#" for the second (the expert).
+// "%" stands for the first number between dots in a name (the layer), "#" for the second (the expert). A rule with the
+// numbers themselves goes before one with such signs.
 // All rules apply at once, to the names in the file without its prefix: a chain of renames is none. A tensor
 // without a rule keeps its name.
 #pragma once
@@ -36,7 +37,15 @@ struct TensorRule {
   // The file has [columns, rows], as GPT-2's Conv1D, or [experts, columns, rows].
   bool transposed = false;
   bool elements = false;  // vectors, whatever the shape in the file
+  // What is known only to those who write a file (models/load/file_tensors.h).
+  bool channels = false;  // the file has [channels, 1, elements]
+  bool rare = false;      // most files have the parts themselves
 
+  int64_t RowsOfGroup() const {
+    int64_t rows = 0;
+    for (const TensorPart& part : parts) rows += part.rows;
+    return rows;
+  }
   bool renames() const { return parts.size() == 1 && parts[0].rows == 0; }
 };
 
@@ -65,6 +74,14 @@ class TensorRules {
   void SplitElements(const std::string& in_file, std::vector<TensorPart> parts, int64_t groups = 1) {
     rules_[in_file] = {.parts = std::move(parts), .groups = groups, .elements = true};
   }
+  // The same of a convolution of channels that each have a kernel of their own: [channels, 1, kernel].
+  void SplitChannels(const std::string& in_file, const std::string& part, int64_t kernel) {
+    rules_[in_file] = {.parts = {{part, kernel}}, .elements = true, .channels = true};
+  }
+  // As Split(), of a tensor that some writers make of what other files have as the parts themselves.
+  void SplitIfThere(const std::string& in_file, std::vector<TensorPart> parts) {
+    rules_[in_file] = {.parts = std::move(parts), .rare = true};
+  }
   // The same of a matrix whose columns are the parts' rows; of one part, it is a transposition.
   void SplitTransposed(const std::string& in_file, std::vector<TensorPart> parts, int64_t groups = 1) {
     rules_[in_file] = {.parts = std::move(parts), .groups = groups, .transposed = true};
@@ -72,6 +89,9 @@ class TensorRules {
 
   // The file has the weight less one. By the name of the part; "%" and "#" as in files.
   void AddOne(const std::string& part) { plus_one_.insert(part); }
+
+  // Of two forms that the loader knows, files of this family have the one without this part.
+  void Lacks(const std::string& part) { lacking_.insert(part); }
 
   // Tensors whose names begin like this are not read. Together they get one warning: "12 tensors are for
   // {what}", "images and audio, which are not supported".
@@ -86,13 +106,14 @@ class TensorRules {
   bool empty() const { return rules_.empty() && plus_one_.empty() && skipped_.empty() && prefixes_.empty(); }
   const std::map<std::string, TensorRule>& rules() const { return rules_; }
   bool PlusOne(const std::string& part) const { return plus_one_.contains(part); }
+  bool IsLacking(const std::string& part) const { return lacking_.contains(part); }
   const std::vector<std::pair<std::string, std::string>>& skipped() const { return skipped_; }
   const std::vector<std::pair<std::string, std::string>>& prefixes() const { return prefixes_; }
 
  private:
   const PartNames* parts_;
   std::map<std::string, TensorRule> rules_;
-  std::set<std::string> plus_one_;
+  std::set<std::string> plus_one_, lacking_;
   std::vector<std::pair<std::string, std::string>> skipped_, prefixes_;
 };
 

@@ -3,24 +3,35 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
+#include <numeric>
 
 #include "base/check.h"
 #include "kernels/llm/attention/attention.h"
-#include "kernels/llm/causal_conv/causal_conv.h"
-#include "kernels/llm/delta_rule/delta_rule.h"
 #include "kernels/llm/embed/embed.h"
 #include "kernels/llm/gate_up/gate_up.h"
 #include "kernels/llm/logits/logits.h"
-#include "kernels/llm/matmul/matmul.h"
+#include "kernels/llm/low_rank/adapted.h"
 #include "kernels/llm/moe/moe.h"
 #include "kernels/llm/output_gate/output_gate.h"
 #include "kernels/llm/qkv/qkv.h"
 #include "kernels/llm/rms_norm/rms_norm.h"
 #include "kernels/network/rows/rows.h"
+#include "kernels/shared/vec.h"
 #include "models/recurrent_state.h"
 
 namespace celer {
 namespace {
+
+// The number below which a share of normally distributed numbers lies.
+double NormalQuantile(double share) {
+  double low = -10, high = 10;
+  for (int i = 0; i < 100; ++i) {
+    const double middle = (low + high) / 2;
+    (std::erfc(-middle / std::numbers::sqrt2) / 2 < share ? low : high) = middle;
+  }
+  return low;
+}
 
 QkNormForm NormFormOf(const DecoderConfig& c) {
   QkNormForm form = {.after_rope = c.qk_norm_after_rope, .layer_norm = c.qk_norm_kind == NormKind::kLayer};
@@ -29,20 +40,39 @@ QkNormForm NormFormOf(const DecoderConfig& c) {
   return form;
 }
 
+// 2^(-most i / n) for i = 1 to n, where n is a power of two; of more heads those between these, each second one.
+std::vector<float> AlibiSlopes(int64_t heads, double most) {
+  int64_t n = 1;
+  while (2 * n <= heads) n *= 2;
+  std::vector<float> slopes;
+  for (int64_t i = 0; i < heads; ++i) {
+    const double step = i < n ? static_cast<double>(i + 1) : static_cast<double>(i - n) + 0.5;
+    slopes.push_back(static_cast<float>(std::exp2(-most * step / static_cast<double>(n))));
+  }
+  return slopes;
+}
+
 }  // namespace
 
 CpuDecoder::CpuDecoder(const Model& model, ThreadPool& pool)
-    : model_(model),
-      config_(model.config()),
-      weights_(model.weights()),
-      pool_(&pool),
-      rope_(model.config().rope) {
+    : CpuDecoder(model.config(), model.weights(), pool) {
+  lora_.emplace(model);
+}
+
+CpuDecoder::CpuDecoder(const DecoderConfig& config, const DecoderWeights& weights, ThreadPool& pool)
+    : config_(config), weights_(weights), pool_(&pool), rope_(config.rope) {
   if (config_.local_rope) local_rope_.emplace(*config_.local_rope);
+  ones_.assign(config_.MaxHeadDim(), 1.0f);
+  cut_.resize(config_.layers);
+  for (size_t i = 0; i < config_.gate_sparsity.size(); ++i)
+    if (config_.gate_sparsity[i] > 0) cut_[i] = static_cast<float>(NormalQuantile(config_.gate_sparsity[i]));
+  if (config_.alibi_max > 0) alibi_slopes_ = AlibiSlopes(config_.heads, config_.alibi_max);
 }
 
 void CpuDecoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> kv, float* logits,
-                         const HiddenRows& hidden, const States& states) {
+                         const HiddenRows& hidden, const States& states, Lora lora) {
   const int64_t tokens = batch.token_count();
+  added_ = lora.empty() ? LowRankBatch() : lora_->Prepare(lora, batch.seq_start);
   EnsureWorkspace(tokens);
   OpClock clock(profile_);
   clock.Begin(Op::kEmbed);
@@ -51,27 +81,35 @@ void CpuDecoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> 
   for (int64_t i = 0; i < config_.layers; ++i) {
     const LayerWeights& w = weights_.layers[i];
     const KvLayerView& layer_kv = kv[i];
+    if (config_.altup.streams > 0) Predict(w, tokens);
+    if (config_.laurel_rank > 0) Laurel(w, tokens);
     if (config_.IsRecurrent(i)) {
       clock.Begin(Op::kRecurrent);
       CELER_CHECK_EQ(std::ssize(states.slots), batch.seqs());
-      Recurrent(w, batch, {.data = states.layers[i], .stride = states.stride, .slots = states.slots});
-    } else {
+      Recurrent(w, batch,
+                {.data = states.layers[i],
+                 .stride = states.stride,
+                 .slots = states.slots,
+                 .draft_slots = states.draft_slots,
+                 .certain = states.certain});
+    } else if (config_.HasMixer(i)) {
       clock.Begin(Op::kQkv);
       config_.IsLatent() ? LatentQkv(w, batch, layer_kv) : Qkv(i, batch, layer_kv);
       clock.Begin(Op::kAttention);
       Attention(batch, layer_kv, config_.Window(i), w.sinks);
       if (config_.IsLatent()) LatentValues(w, tokens);
     }
-    if (!config_.parallel_block) {
+    if (!config_.parallel_block && config_.HasMixer(i)) {
       clock.Begin(Op::kOutput);
       Output(w, tokens);
     }
+    if (config_.laurel_rank > 0) AddLaurel(tokens);
     if (config_.IsSparse(i)) {
       clock.Begin(Op::kMoe);
-      Moe(w, tokens);
-    } else {
+      config_.moe.beside_dense ? MoeBesideDense(w, tokens) : Moe(w, tokens);
+    } else if (config_.HasFfn(i)) {
       clock.Begin(Op::kGateUp);
-      GateUp(w, tokens);
+      GateUp(w, tokens, cut_[i]);
       if (config_.parallel_block) {  // it has read the residual before attention adds to it
         clock.Begin(Op::kOutput);
         Output(w, tokens);
@@ -79,8 +117,10 @@ void CpuDecoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> 
       clock.Begin(Op::kDown);
       Down(w, tokens);
     }
+    FinishLayer(i, tokens);
     Watch(i, tokens);
   }
+  if (config_.altup.streams > 0) JoinStreams(tokens);
   clock.End();
   if (!hidden.tokens.empty()) Hidden(hidden);
   if (batch.logit_rows.empty()) return;
@@ -88,12 +128,38 @@ void CpuDecoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> 
   Logits(batch, logits);
 }
 
+void CpuDecoder::FinishLayer(int64_t layer, int64_t tokens) {
+  float* const x = work_.x.data();
+  if (config_.altup.streams > 0)
+    Correct(layer, tokens);
+  else if (config_.per_layer_dim > 0)
+    PerLayer(layer, x, tokens, x, 1);
+  if (config_.layer_scale) vec::Scale(weights_.layers[layer].scale, x, tokens * config_.hidden);
+}
+
 void CpuDecoder::Embed(const RaggedBatch& batch) {
+  if (input_)
+    input_(batch, work_.x.data());
+  else
+    EmbedTokens(batch);
+  if (config_.altup.streams > 0) SplitStreams(batch.token_count());
+  FillAngles(config_.rope, rope_, batch, &work_.angles);
+  if (local_rope_) FillAngles(*config_.local_rope, *local_rope_, batch, &work_.local_angles);
+  if (config_.query_scale.beta != 0) FillQueryScale(batch);
+}
+
+void CpuDecoder::EmbedTokens(const RaggedBatch& batch) {
+  const bool projected = config_.embedding_dim > 0;
+  float* const embedded = projected ? work_.narrow.data() : work_.x.data();
   celer::Embed({.tokens = batch.tokens,
                 .table = weights_.embedding,
                 .scale = config_.embedding_scale,
-                .out = work_.x.data(),
-                .pool = pool_});
+                .out = embedded,
+                .pool = pool_},
+               added_);
+  if (projected)
+    Matmul({.x = embedded, .tokens = batch.token_count(), .pool = pool_},
+           {.w = weights_.project_in, .out = work_.x.data(), .out_stride = config_.hidden}, added_);
   if (weights_.positions)
     AddPositions({.positions = batch.positions,
                   .offset = config_.position_offset,
@@ -109,9 +175,7 @@ void CpuDecoder::Embed(const RaggedBatch& batch) {
                .rows = batch.token_count(),
                .cols = config_.hidden,
                .pool = pool_});
-  FillAngles(config_.rope, rope_, batch, &work_.angles);
-  if (local_rope_) FillAngles(*config_.local_rope, *local_rope_, batch, &work_.local_angles);
-  if (config_.query_scale.beta != 0) FillQueryScale(batch);
+  if (config_.per_layer_dim > 0) EmbedPerLayer(batch);
 }
 
 void CpuDecoder::FillAngles(const RopeConfig& config, const RopeTable& table, const RaggedBatch& batch,
@@ -123,12 +187,9 @@ void CpuDecoder::FillAngles(const RopeConfig& config, const RopeTable& table, co
 }
 
 void CpuDecoder::FillQueryScale(const RaggedBatch& batch) {
-  const QueryScale& by = config_.query_scale;
   work_.query_scale.clear();
-  for (const int32_t position : batch.positions) {
-    const double times = std::floor(static_cast<double>(position + by.offset) / by.positions);
-    work_.query_scale.push_back(static_cast<float>(1 + by.beta * std::log(1 + times)));
-  }
+  for (const int32_t position : batch.positions)
+    work_.query_scale.push_back(QueryFactor(config_.query_scale, position));
 }
 
 void CpuDecoder::Qkv(int64_t layer, const RaggedBatch& batch, const KvLayerView& kv) {
@@ -137,6 +198,8 @@ void CpuDecoder::Qkv(int64_t layer, const RaggedBatch& batch, const KvLayerView&
   const bool local = local_rope_ && c.Window(layer) > 0;
   const RopeConfig& rope = local ? *c.local_rope : c.rope;
   const Angles& angles = local ? work_.local_angles : work_.angles;
+  const bool scaled = c.query_scale.beta != 0 && !(c.query_scale.without_rope && c.Rotates(layer));
+  const float* const plain_norm = c.qk_norm && c.Rotates(layer) ? ones_.data() : nullptr;
   celer::Qkv({.batch = batch,
               .x = work_.x.data(),
               .norm = w.attention_norm,
@@ -149,36 +212,42 @@ void CpuDecoder::Qkv(int64_t layer, const RaggedBatch& batch, const KvLayerView&
               .q_bias = w.q_bias,
               .k_bias = w.k_bias,
               .v_bias = w.v_bias,
-              .q_norm = w.q_norm,
-              .k_norm = w.k_norm,
+              .q_norm = c.qk_norm_weights ? w.q_norm : plain_norm,
+              .k_norm = c.qk_norm_weights ? w.k_norm : plain_norm,
               .q_norm_bias = w.q_norm_bias,
               .k_norm_bias = w.k_norm_bias,
+              .v_norm = c.v_norm ? ones_.data() : nullptr,
               .norm_form = NormFormOf(c),
               .layout = rope.layout,
               .rope_cos = c.Rotates(layer) ? angles.cos.data() : nullptr,
               .rope_sin = angles.sin.data(),
               .rope_dim = rope.dim,
-              .q_scale = c.query_scale.beta != 0 ? work_.query_scale.data() : nullptr,
+              .q_scale = scaled ? work_.query_scale.data() : nullptr,
+              .clip = c.qkv_clip,
               .heads = c.heads,
               .kv = kv,
               .k_out = work_.k.data(),
               .v_out = work_.v.data(),
               .q_out = work_.q.data(),
               .gated_out = c.output_gate ? work_.gated.data() : nullptr,
-              .pool = pool_});
+              .pool = pool_},
+             added_);
 }
 
 void CpuDecoder::Attention(const RaggedBatch& batch, const KvLayerView& kv, int64_t window,
                            const float* sinks) {
-  const float usual = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
+  const float usual = 1.0f / std::sqrt(static_cast<float>(kv.head_dim));
   celer::Attention({.batch = batch,
                     .kv = kv,
                     .q = work_.q.data(),
                     .heads = config_.heads,
                     .scale = config_.attention_scale != 0 ? config_.attention_scale : usual,
                     .window = window,
+                    .chunked = config_.chunked_window,
                     .softcap = config_.attention_softcap,
                     .sinks = sinks,
+                    .slopes = alibi_slopes_.empty() ? nullptr : alibi_slopes_.data(),
+                    .rounded_slopes = config_.alibi_rounded,
                     .out = work_.attention.data(),
                     .pool = pool_});
   if (!config_.output_gate) return;
@@ -191,63 +260,27 @@ void CpuDecoder::Attention(const RaggedBatch& batch, const KvLayerView& kv, int6
               .pool = pool_});
 }
 
-void CpuDecoder::Recurrent(const LayerWeights& w, const RaggedBatch& batch, const RecurrentStates& states) {
-  const RecurrentConfig& r = config_.recurrent;
-  const RecurrentWeights& weights = w.recurrent;
-  float *const qkv = work_.mixed.data(), *const z = work_.z.data(), *const a = work_.a.data(),
-               *const b = work_.b.data();
-  const int64_t keys = weights.k.rows, channels = ConvChannels(r);
-  const MatmulOutput outputs[] = {{.w = weights.q, .out = qkv, .out_stride = channels},
-                                  {.w = weights.k, .out = qkv + keys, .out_stride = channels},
-                                  {.w = weights.v, .out = qkv + 2 * keys, .out_stride = channels},
-                                  {.w = weights.z, .out = z, .out_stride = weights.z.rows},
-                                  {.w = weights.a, .out = a, .out_stride = weights.a.rows},
-                                  {.w = weights.b, .out = b, .out_stride = weights.b.rows}};
-  Matmul({.x = work_.x.data(),
-          .tokens = batch.token_count(),
-          .norm = w.attention_norm,
-          .eps = config_.norm_eps,
-          .outputs = outputs,
-          .pool = pool_});
-  CausalConv({.batch = batch,
-              .w = weights.conv,
-              .channels = channels,
-              .kernel = r.conv_kernel,
-              .x = qkv,
-              .states = states,
-              .pool = pool_});
-  RecurrentStates matrices = states;
-  matrices.data += ConvStateFloats(r);
-  DeltaRule({.batch = batch,
-             .key_heads = r.key_heads,
-             .key_dim = r.key_dim,
-             .value_heads = r.value_heads,
-             .value_dim = r.value_dim,
-             .tiled_values = r.tiled_values,
-             .qkv = qkv,
-             .z = z,
-             .a = a,
-             .b = b,
-             .rate = weights.rate.data(),
-             .dt_bias = weights.dt_bias,
-             .norm = weights.norm,
-             .eps = config_.norm_eps,
-             .states = matrices,
-             .out = work_.attention.data(),
-             .pool = pool_});
-}
-
 void CpuDecoder::AddBranch(float* x, const WeightView& w, const float* bias, const float* post_norm,
-                           int64_t tokens) {
+                           const float* post_norm_bias, int64_t tokens) {
   // That of the input is that of the output, apart from the bias, which the loader has scaled.
   if (config_.residual_scale != 1)
     for (int64_t i = 0; i < tokens * w.cols; ++i) x[i] *= config_.residual_scale;
   float* const to = work_.x.data();
   const MatmulArgs product = {.x = x, .tokens = tokens, .pool = pool_};
-  if (!post_norm)
-    return Matmul(product, {.w = w, .bias = bias, .residual = to, .out = to, .out_stride = config_.hidden});
+  if (!post_norm || config_.residual_norm)
+    Matmul(product, {.w = w, .bias = bias, .residual = to, .out = to, .out_stride = config_.hidden}, added_);
+  if (config_.residual_norm)
+    LayerNorm({.x = to,
+               .scale = post_norm,
+               .shift = post_norm_bias,
+               .eps = config_.norm_eps,
+               .out = to,
+               .rows = tokens,
+               .cols = config_.hidden,
+               .pool = pool_});
+  if (!post_norm || config_.residual_norm) return;
   float* const branch = work_.branch.data();
-  Matmul(product, {.w = w, .bias = bias, .out = branch, .out_stride = config_.hidden});
+  Matmul(product, {.w = w, .bias = bias, .out = branch, .out_stride = config_.hidden}, added_);
   AddNormed({.x = branch,
              .weight = post_norm,
              .eps = config_.norm_eps,
@@ -259,10 +292,10 @@ void CpuDecoder::AddBranch(float* x, const WeightView& w, const float* bias, con
 
 void CpuDecoder::Output(const LayerWeights& w, int64_t tokens) {
   AddBranch(work_.attention.data(), w.recurrent.out ? w.recurrent.out : w.o, w.o_bias, w.attention_post_norm,
-            tokens);
+            w.attention_post_norm_bias, tokens);
 }
 
-void CpuDecoder::GateUp(const LayerWeights& w, int64_t tokens) {
+void CpuDecoder::GateUp(const LayerWeights& w, int64_t tokens, std::optional<float> cut) {
   celer::GateUp({.x = work_.x.data(),
                  .tokens = tokens,
                  .norm = w.ffn_norm,
@@ -275,25 +308,34 @@ void CpuDecoder::GateUp(const LayerWeights& w, int64_t tokens) {
                  .up_bias = w.up_bias,
                  .activation = config_.activation,
                  .swiglu_limit = config_.swiglu_limit,
+                 .cut = cut,
                  .up_out = work_.up.data(),
                  .out = work_.mid.data(),
-                 .pool = pool_});
+                 .pool = pool_},
+                added_);
 }
 
 void CpuDecoder::Down(const LayerWeights& w, int64_t tokens) {
-  AddBranch(work_.mid.data(), w.dense.down, w.down_bias, w.ffn_post_norm, tokens);
+  AddBranch(work_.mid.data(), w.dense.down, w.down_bias, w.ffn_post_norm, w.ffn_post_norm_bias, tokens);
 }
 
-void CpuDecoder::Moe(const LayerWeights& w, int64_t tokens) {
+void CpuDecoder::Moe(const LayerWeights& w, int64_t tokens, float* to) {
   const MoeConfig& moe = config_.moe;
   celer::Moe({.x = work_.x.data(),
+              .to = to,
               .tokens = tokens,
-              .norm = w.ffn_norm,
+              .norm = w.moe_norm ? w.moe_norm : w.ffn_norm,
+              .layer_norm = config_.norm == NormKind::kLayer,
+              .norm_bias = w.ffn_norm_bias,
+              .router_norm = w.router_norm.empty() ? nullptr : w.router_norm.data(),
+              .weight_on_input = moe.weight_on_input,
               .eps = config_.norm_eps,
               .router = w.router,
               .experts = w.experts,
               .experts_per_token = moe.experts_per_token,
               .form = {.sigmoid = moe.score == RouterScore::kSigmoid,
+                       .sparse_mixer = moe.score == RouterScore::kSparseMixer,
+                       .jitter = moe.jitter,
                        .bias = w.router_bias,
                        .choice_bias = w.choice_bias,
                        .groups = moe.groups,
@@ -302,21 +344,35 @@ void CpuDecoder::Moe(const LayerWeights& w, int64_t tokens) {
                        .normalize = moe.normalize_top,
                        .normalize_eps = moe.normalize_eps,
                        .normalize_floor = moe.normalize_floor,
-                       .scale = moe.routed_scale},
+                       .scale = moe.routed_scale,
+                       .expert_scale = w.expert_scale},
               .shared = moe.shared_intermediate > 0 ? &w.shared : nullptr,
               .shared_gate = w.shared_gate,
               .activation = config_.activation,
               .swiglu_limit = config_.swiglu_limit,
               .residual_scale = config_.residual_scale,
-              .pool = pool_});
+              .pool = pool_},
+             added_);
 }
 
 void CpuDecoder::Logits(const RaggedBatch& batch, float* logits) {
   const DecoderConfig& c = config_;
-  const float* x = work_.x.data();
-  celer::Logits({.x = x,
-                 .rows = batch.logit_rows,
-                 .norm = weights_.norm,
+  const float *const x = work_.x.data(), *read = x, *norm = weights_.norm;
+  std::span<const int32_t> rows = batch.logit_rows;
+  LowRankBatch added = added_;
+  if (c.embedding_dim > 0) {
+    ProjectOut(rows);
+    read = work_.narrow.data();
+    norm = nullptr;
+    rows = work_.all_rows;
+    work_.mix_of.clear();
+    for (const int32_t row : batch.logit_rows)
+      if (!added.empty()) work_.mix_of.push_back(added.mix_of[row]);
+    added.mix_of = work_.mix_of;
+  }
+  celer::Logits({.x = read,
+                 .rows = rows,
+                 .norm = norm,
                  .layer_norm = c.norm == NormKind::kLayer,
                  .norm_bias = weights_.norm_bias,
                  .eps = c.norm_eps,
@@ -325,7 +381,8 @@ void CpuDecoder::Logits(const RaggedBatch& batch, float* logits) {
                  .scale = c.logit_scale,
                  .softcap = c.logit_softcap,
                  .out = logits,
-                 .pool = pool_});
+                 .pool = pool_},
+                added);
   // Products with integers need not keep a NaN, and numbers whose squares overflow are zeros to a norm: such
   // rows are not left to them.
   for (size_t r = 0; r < batch.logit_rows.size(); ++r) {
@@ -333,6 +390,22 @@ void CpuDecoder::Logits(const RaggedBatch& batch, float* logits) {
       std::fill_n(logits + static_cast<int64_t>(r) * c.vocab, c.vocab,
                   std::numeric_limits<float>::quiet_NaN());
   }
+}
+
+void CpuDecoder::ProjectOut(std::span<const int32_t> rows) {
+  const auto count = std::ssize(rows);
+  Matmul({.x = work_.x.data(),
+          .x_rows = rows.data(),
+          .tokens = count,
+          .norm = weights_.norm,
+          .layer_norm = config_.norm == NormKind::kLayer,
+          .norm_bias = weights_.norm_bias,
+          .eps = config_.norm_eps,
+          .pool = pool_},
+         {.w = weights_.project_out, .out = work_.narrow.data(), .out_stride = config_.embedding_dim},
+         added_);
+  work_.all_rows.resize(count);
+  std::iota(work_.all_rows.begin(), work_.all_rows.end(), 0);
 }
 
 void CpuDecoder::Hidden(const HiddenRows& rows) {
@@ -344,6 +417,8 @@ void CpuDecoder::Hidden(const HiddenRows& rows) {
       float* const out = rows.out + r * width;
       if (!(scale > 0))
         std::fill_n(out, width, std::numeric_limits<float>::quiet_NaN());
+      else if (!weights_.norm)
+        std::copy_n(x, width, out);
       else if (config_.norm == NormKind::kLayer)
         LayerNorm({.x = x,
                    .scale = weights_.norm,
@@ -368,10 +443,10 @@ void CpuDecoder::EnsureWorkspace(int64_t tokens) {
   };
   const DecoderConfig& c = config_;
   grow(work_.x, tokens * c.hidden);
-  const int64_t head_dim = std::max(c.head_dim, c.latent.value_dim);
+  const int64_t head_dim = std::max(c.MaxHeadDim(), c.latent.value_dim);
   for (auto* v : {&work_.q, &work_.attention}) grow(*v, tokens * c.heads * head_dim);
-  for (auto* v : {&work_.k, &work_.v}) grow(*v, tokens * c.kv_heads * c.head_dim);
-  for (auto* v : {&work_.up, &work_.mid}) grow(*v, tokens * c.intermediate);
+  for (auto* v : {&work_.k, &work_.v}) grow(*v, tokens * c.MaxKvWidth());
+  for (auto* v : {&work_.up, &work_.mid}) grow(*v, tokens * c.MaxIntermediate());
   const LatentConfig& latent = c.latent;
   if (c.IsLatent())
     grow(work_.latent_q, tokens * (latent.q_rank + c.heads * (latent.nope_dim + latent.rope_dim)));
@@ -382,6 +457,15 @@ void CpuDecoder::EnsureWorkspace(int64_t tokens) {
     for (auto* v : {&work_.a, &work_.b}) grow(*v, tokens * r.value_heads);
   }
   if (c.post_norm) grow(work_.branch, tokens * c.hidden);
+  if (c.moe.beside_dense) grow(work_.sparse, tokens * c.hidden);
+  for (auto* v : {&work_.per_layer, &work_.projected}) grow(*v, tokens * c.layers * c.per_layer_dim);
+  if (c.laurel_rank > 0) grow(work_.laurel, tokens * c.hidden);
+  grow(work_.laurel_low, tokens * c.laurel_rank);
+  const int64_t streams = c.altup.streams;
+  grow(work_.streams, streams * tokens * c.hidden);
+  grow(work_.modes, tokens * streams);
+  grow(work_.coefficients, tokens * streams * streams);
+  grow(work_.narrow, tokens * c.embedding_dim);
 }
 
 std::span<const int32_t> CpuDecoder::RopeLengths(const RopeConfig& rope, const RaggedBatch& batch) {

@@ -1,7 +1,7 @@
 // The operators of latent attention in place of qkv and behind the attention.
 #include <utility>
 
-#include "kernels/llm/latent/latent.h"
+#include "kernels/llm/low_rank/adapted.h"
 #include "models/cpu/cpu_decoder.h"
 
 namespace celer {
@@ -33,7 +33,8 @@ void CpuDecoder::LatentQkv(const LayerWeights& w, const RaggedBatch& batch, cons
                     .q_heads = work_.latent_q.data() + batch.token_count() * dims.q_rank,
                     .kv_row = work_.k.data(),
                     .q_out = work_.q.data(),
-                    .pool = pool_});
+                    .pool = pool_},
+                   added_);
 }
 
 // Queries are no longer needed, and give their room.
@@ -44,7 +45,8 @@ void CpuDecoder::LatentValues(const LayerWeights& w, int64_t tokens) {
                        .row = config_.head_dim,
                        .v_b = w.latent.v_b,
                        .out = work_.q.data(),
-                       .pool = pool_});
+                       .pool = pool_},
+                      added_);
   std::swap(work_.q, work_.attention);
 }
 

@@ -73,6 +73,7 @@ std::vector<float> RopeTable::Frequencies(double length) const {
         break;
     }
     if (!rope.freq_factors.empty()) frequency /= rope.freq_factors[i];
+    if (rope.turning_pairs > 0 && i >= rope.turning_pairs) frequency = 0;
     out.push_back(static_cast<float>(frequency));
   }
   return out;
@@ -106,6 +107,11 @@ void RopeTable::Fill(std::span<const int32_t> positions, std::span<const int32_t
       *sin++ = std::sin(angle) * attention_factor_;
     }
   }
+}
+
+float QueryFactor(const QueryScale& scale, int64_t position) {
+  const double times = std::floor(static_cast<double>(position + scale.offset) / scale.positions);
+  return static_cast<float>(1 + scale.beta * std::log(1 + times));
 }
 
 }  // namespace celer

@@ -34,4 +34,7 @@ class RopeTable {
   float attention_factor_ = 1;  // multiplies cos and sin
 };
 
+// What multiplies the queries of a position.
+float QueryFactor(const QueryScale& scale, int64_t position);
+
 }  // namespace celer

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/result.h"
@@ -17,12 +18,14 @@ class CudaBatch {
   void Use(const CudaMemory& memory, const CudaShape& shape);
 
   Status Check(const RaggedBatch& batch) const;  // that it fits
-  Status Send(const RaggedBatch& batch, UploadRing& ring);
-  // A decode step: the device has advanced its positions itself, and unchanged tables are not uploaded again.
-  Status SendStep(const RaggedBatch& batch, UploadRing& ring);
+  // `slots`: of the states of the sequences, of a model with recurrent layers.
+  Status Send(const RaggedBatch& batch, std::span<const int32_t> slots, UploadRing& ring);
+  // A decode step: the device has advanced its positions itself, and what is unchanged is not uploaded again.
+  Status SendStep(const RaggedBatch& batch, std::span<const int32_t> slots, UploadRing& ring);
 
   cuda::DeviceBatch OnDevice(int count) const;
   const int32_t* seq_start() const { return memory_->seq_start; }
+  const int32_t* slots() const { return memory_->slots; }
 
   // Of the batch that was sent last.
   int64_t longest() const { return longest_; }  // tokens of one sequence
@@ -30,12 +33,12 @@ class CudaBatch {
   int64_t leading_singles() const { return leading_singles_; }  // sequences in front that have one token
 
  private:
-  Status SendAll(const RaggedBatch& batch, UploadRing& ring);
+  Status SendAll(const RaggedBatch& batch, std::span<const int32_t> slots, UploadRing& ring);
 
   const CudaMemory* memory_ = nullptr;
   int64_t table_width_ = 0, context_ = 0;
   int64_t longest_ = 0, sequences_ = 0, leading_singles_ = 0;
-  std::vector<int32_t> seen_positions_, seen_table_;  // of a decode step
+  std::vector<int32_t> seen_positions_, seen_table_, seen_slots_;  // of a decode step
 };
 
 }  // namespace celer

@@ -20,21 +20,26 @@ Status CudaBatch::Check(const RaggedBatch& batch) const {
   return {};
 }
 
-Status CudaBatch::Send(const RaggedBatch& batch, UploadRing& ring) {
+Status CudaBatch::Send(const RaggedBatch& batch, std::span<const int32_t> slots, UploadRing& ring) {
   seen_positions_.clear();
-  return SendAll(batch, ring);
+  return SendAll(batch, slots, ring);
 }
 
-Status CudaBatch::SendStep(const RaggedBatch& batch, UploadRing& ring) {
+Status CudaBatch::SendStep(const RaggedBatch& batch, std::span<const int32_t> slots, UploadRing& ring) {
   const auto same = [](std::span<const int32_t> a, const std::vector<int32_t>& b) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end());
   };
   const bool continues = same(batch.positions, seen_positions_);
-  const bool same_table = continues && same(batch.block_table, seen_table_);
-  if (!continues || !same_table || !batch.tokens.empty()) {
+  const bool same_table = continues && same(batch.block_table, seen_table_) && same(slots, seen_slots_);
+  if (continues && same_table) {
+    if (!batch.tokens.empty())
+      CELER_RETURN_IF_ERROR(
+          ring.Upload(memory_->tokens, batch.tokens.data(), static_cast<int64_t>(batch.tokens.size_bytes())));
+  } else {
     RaggedBatch step = batch;
     step.logit_rows = {};
-    CELER_RETURN_IF_ERROR(SendAll(step, ring));
+    CELER_RETURN_IF_ERROR(SendAll(step, slots, ring));
+    seen_slots_.assign(slots.begin(), slots.end());
     seen_table_.assign(batch.block_table.begin(), batch.block_table.end());
   }
   seen_positions_.assign(batch.positions.begin(), batch.positions.end());
@@ -42,7 +47,7 @@ Status CudaBatch::SendStep(const RaggedBatch& batch, UploadRing& ring) {
   return {};
 }
 
-Status CudaBatch::SendAll(const RaggedBatch& batch, UploadRing& ring) {
+Status CudaBatch::SendAll(const RaggedBatch& batch, std::span<const int32_t> slots, UploadRing& ring) {
   // A decode step may leave out its tokens.
   const auto count = static_cast<int64_t>(batch.positions.size()),
              rows = static_cast<int64_t>(batch.logit_rows.size());
@@ -57,7 +62,7 @@ Status CudaBatch::SendAll(const RaggedBatch& batch, UploadRing& ring) {
     if (tokens == 1 && leading_singles_ == static_cast<int64_t>(s)) ++leading_singles_;
     owner.insert(owner.end(), static_cast<size_t>(tokens), static_cast<int32_t>(s));
   }
-  CELER_ASSIGN(std::byte * piece, ring.Begin((4 * count + 1 + rows + table_count) * 4));
+  CELER_ASSIGN(std::byte * piece, ring.Begin((5 * count + 1 + rows + table_count) * 4));
   auto* at = reinterpret_cast<int32_t*>(piece);
   const auto send = [&](int32_t* to, std::span<const int32_t> values) -> Status {
     if (values.empty()) return {};
@@ -71,6 +76,7 @@ Status CudaBatch::SendAll(const RaggedBatch& batch, UploadRing& ring) {
   CELER_RETURN_IF_ERROR(send(memory_->sequence, owner));
   CELER_RETURN_IF_ERROR(send(memory_->seq_start, batch.seq_start));
   CELER_RETURN_IF_ERROR(send(memory_->logit_rows, batch.logit_rows));
+  CELER_RETURN_IF_ERROR(send(memory_->slots, slots));
   std::copy(batch.block_table.begin(), batch.block_table.end(), at);
   if (table_count > 0)
     CELER_RETURN_IF_ERROR(

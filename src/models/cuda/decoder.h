@@ -25,6 +25,7 @@
 namespace celer {
 
 class CudaKv;
+class CudaStates;
 
 namespace cuda {
 struct SampleRow;
@@ -70,10 +71,12 @@ class CudaDecoder {
 
   // Where keys and values are, for all batches from the first on. `kv` is of this model and device, and
   // outlives the decoder.
-  Status UseKv(const CudaKv& kv);
+  // And the states of recurrent layers, which a model that has some needs.
+  Status UseKv(const CudaKv& kv, const CudaStates* states = nullptr);
 
   // Runs a batch; the logits of batch.logit_rows stay on the GPU until Logits() copies them.
-  Status Forward(const RaggedBatch& batch);
+  // `slots`: of each sequence's state, of a model with recurrent layers.
+  Status Forward(const RaggedBatch& batch, std::span<const int32_t> slots = {});
   // [rows, vocab] of the last Forward or Decode; waits for it. Valid until the next call.
   Result<std::span<const float>> Logits();
 
@@ -86,7 +89,8 @@ class CudaDecoder {
   // `batch.tokens` may be empty: those that the step before chose. `batch.logit_rows` is not read: every
   // token has logits.
   enum class Choose { kMostLikely, kSampled };
-  Status Decode(const RaggedBatch& batch, Choose choose = Choose::kMostLikely);
+  Status Decode(const RaggedBatch& batch, Choose choose = Choose::kMostLikely,
+                std::span<const int32_t> slots = {});
   // Waits for the tokens that the step at these positions chose; at most a few steps back.
   Status ChosenTokens(std::span<const int32_t> positions, std::span<int32_t> tokens);
   // Of row `row` of that step, once its tokens are here; for rows that ask for logprobs.

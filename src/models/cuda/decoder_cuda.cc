@@ -7,11 +7,14 @@
 #include "base/log.h"
 #include "device/cuda_allocator.h"
 #include "device/cuda_status.h"
+#include "device/gpu/gpu_code.h"
 #include "device/gpu_turns.h"
+#include "kernels/llm/latent/cuda/latent_cuda.h"
 #include "models/cuda/batch.h"
 #include "models/cuda/forward.h"
 #include "models/cuda/graphs.h"
 #include "models/cuda/memory/kv.h"
+#include "models/cuda/memory/states.h"
 #include "models/cuda/memory/upload.h"
 #include "models/cuda/memory/workspace.h"
 #include "models/cuda/model.h"
@@ -27,6 +30,25 @@ int64_t MostKeys(const RaggedBatch& batch) {
   return batch.positions.empty() ? 0 : *std::max_element(batch.positions.begin(), batch.positions.end()) + 1;
 }
 
+Status CheckHeads(const DecoderConfig& config, DType kv, int device) {
+  const cuda::DeviceKv shape = DeviceKvShape(config, kv);
+  if (!config.IsLatent()) {
+    if (shape.padded_dim <= 256) return {};
+    return Error::Unsupported("heads of ", config.head_dim,
+                              " do not run on the GPU (256 at most); use `device` cpu");
+  }
+  if (cuda::LatentRuns(shape, static_cast<int>(config.latent.kv_rank)) && config.sliding_window == 0)
+    return {};
+  if (CodeOnGpu(device).shared_bytes < cuda::kLatentSharedBytes)
+    return Error::Unsupported("cuda:", device, ": latent attention needs ", cuda::kLatentSharedBytes / 1024,
+                              " KB of shared memory to a block, this GPU has ",
+                              CodeOnGpu(device).shared_bytes / 1024, "; use `device` cpu");
+  return Error::Unsupported("latent attention with rows of ", config.latent.kv_rank, " and ",
+                            config.latent.rope_dim, config.sliding_window > 0 ? " and a sliding window" : "",
+                            " does not run on the GPU (", cuda::kMaxLatentRank, " and ",
+                            cuda::kMaxLatentRow - cuda::kMaxLatentRank, " at most); use `device` cpu");
+}
+
 }  // namespace
 
 // The components; each has a file of its own.
@@ -34,8 +56,8 @@ struct CudaDecoder::Impl {
   using WeightBytes = std::function<int64_t(const cuda::DeviceWeights&)>;
 
   Impl(const DecoderConfig& config, const CudaDecoderOptions& asked)
-      : options(asked), marks(asked.device, fault) {
-    model.config = config;
+      : options(asked), runs(CheckRunsOnGpu(config, asked.context)), marks(asked.device, fault) {
+    model.Configure(config);
   }
   ~Impl() {
     if (stream) (void)stream->Synchronize();
@@ -46,10 +68,11 @@ struct CudaDecoder::Impl {
   Status PlanRows();
   void MakeGemm();
   Status Allocate();
-  Status CheckBatch(const RaggedBatch& batch) const;
+  Status CheckBatch(const RaggedBatch& asked, std::span<const int32_t> slots) const;
   Status QueueDecode(ForwardStrategy strategy, int count, bool sampled, bool captured);
 
   CudaDecoderOptions options;
+  Status runs;  // whether it does
   std::string device_name;
   CudaMemoryPlan plan;
   CudaModel model;
@@ -68,6 +91,7 @@ struct CudaDecoder::Impl {
   std::optional<CudaForward> forward;
   DecodeGraphs graphs;
   bool has_kv = false;
+  int64_t state_slots = 0;
   int64_t last_rows = 0, last_tokens = 0;
 };
 
@@ -108,16 +132,16 @@ Status CudaDecoder::Impl::Start() {
   CELER_RETURN_IF_ERROR(
       CudaStatus(cudaGetDeviceProperties(&properties, options.device), "asking what the GPU is"));
   device_name = properties.name;
-  CELER_RETURN_IF_ERROR(CheckCapability(options.device, device_name, properties.major, properties.minor));
+  const GpuCode& code = CodeOnGpu(options.device);
+  CELER_RETURN_IF_ERROR(CheckGpuCode(options.device, device_name, code));
   if (options.kv != DType::kF16 && options.kv != DType::kBf16 && options.kv != DType::kI8 &&
       options.kv != DType::kFp8E4M3)
     return Error::Unsupported("keys and values on the GPU are f16, bf16, int8 or fp8, not ",
                               Name(options.kv));
   CELER_RETURN_IF_ERROR(CudaModel::CheckMoe(config));
-  CELER_RETURN_IF_ERROR(CheckRunsOnGpu(config, options.context));
-  if (DeviceKvShape(config, options.kv).padded_dim > 256)
-    return Error::Unsupported("heads of ", config.head_dim,
-                              " do not run on the GPU (256 at most); use `device` cpu");
+  CELER_RETURN_IF_ERROR(runs);
+  CELER_RETURN_IF_ERROR(CheckHeads(config, options.kv, options.device));
+  CELER_RETURN_IF_ERROR(CheckStatesRunOnGpu(config.recurrent));
   const bool wgmma = cuda::WgmmaRuns() && options.wgmma && !options.exact && ForceAllowsWgmma();
   shape = {.config = &config,
            .max_tokens = options.max_tokens,
@@ -125,16 +149,15 @@ Status CudaDecoder::Impl::Start() {
            .kv = options.kv,
            .exact = options.exact,
            .wgmma = wgmma,
-           .gemm = !options.exact && !wgmma,
-           .fused = options.launch == StepLaunch::kFused && !options.deterministic,
+           .gemm = !options.exact && !wgmma && !model.general,
+           .fused = options.launch == StepLaunch::kFused && !options.deterministic && !model.general,
            .deterministic = options.deterministic,
+           .general = model.general,
            .sequences = std::clamp<int64_t>(options.sequences, 1, std::min(kMaxDecode, options.max_tokens))};
   if (options.deterministic && !wgmma)
     return Error::Unsupported(
-        "`deterministic` needs a GPU with warpgroup products (compute capability 9.0); use `device` cpu");
-  if (options.deterministic && config.moe.experts > 0)
-    return Error::Unsupported(
-        "`deterministic` does not run mixtures of experts on a GPU; use `device` cpu, where it always holds");
+        "`deterministic` needs products of tiles, which `exact` and a CELER_FORCE of others exclude; use "
+        "`device` cpu");
   CELER_ASSIGN(Stream made, Stream::Create(options.device, true));
   stream.emplace(std::move(made));
   CELER_ASSIGN(turns, GpuTurns::Join(options.device, *stream));
@@ -160,13 +183,16 @@ Status CudaDecoder::Impl::PlanAndCheck(const WeightBytes& weight_bytes) {
   plan.margin = std::max(kLeastMargin, static_cast<int64_t>(total) / 50);
   KvBudget budget = options.kv_budget;
   budget.context = shape.context;
-  const Result<int64_t> blocks = BlocksWithin(budget, plan.room(), /*default_share=*/1, plan.kv_block_bytes);
-  plan.kv_blocks = blocks ? *blocks : KvBlocksFor(shape.context);
+  plan.state_bytes = DeviceStateBytes(model.config.recurrent);
+  const Result<KvPlan> planned =
+      PlanWithin(budget, plan.room(), /*default_share=*/1, plan.kv_block_bytes, plan.state_bytes);
+  plan.kv_blocks = planned ? planned->blocks : KvBlocksFor(shape.context);
+  plan.state_slots = planned ? planned->states : 0;
   log::Info("cuda:{}: {}; {} tokens of KV would fit", options.device, plan.ToString(),
             std::max<int64_t>(0, plan.room()) / std::max<int64_t>(1, plan.kv_block_bytes) * kKvBlockTokens);
-  if (blocks) return {};
+  if (planned) return {};
   if (plan.kv() <= plan.room())  // the KV budget itself is too small or too large
-    return Error::OutOfMemory("cuda:", options.device, ": ", blocks.error().message());
+    return Error::OutOfMemory("cuda:", options.device, ": ", planned.error().message());
   std::vector<std::pair<std::string, int64_t>> lighter;
   for (const char* name : {"int8", "int4"}) {
     CELER_ASSIGN(const WeightOptions format, WeightOptions::Parse(name));
@@ -181,10 +207,16 @@ Status CudaDecoder::Impl::PlanAndCheck(const WeightBytes& weight_bytes) {
 Status CudaDecoder::Impl::PlanRows() {
   const bool codes = options.activations != Activations::k16Bit;
   const bool demanded = codes || options.row_copies == RowCopies::kOn;
+  if (model.general) {
+    if (!demanded) return {};
+    return Error::Unsupported("`", codes ? "activations" : "row_copies",
+                              "` is for models whose layers are those of Llama; leave it out");
+  }
   if (codes) CELER_RETURN_IF_ERROR(CudaModel::CheckCodes(model.config, options.activations));
   CudaRowFacts facts{.copies = options.row_copies,
                      .activations = options.activations,
                      .wgmma = shape.wgmma,
+                     .fp8 = CodeOnGpu(options.device).stands_for >= 89,
                      .deterministic = shape.deterministic,
                      .keepable = model.CanKeepRows()};
   CELER_ASSIGN(const bool wanted, WantsRows(facts));
@@ -255,7 +287,7 @@ Status CudaDecoder::Impl::Allocate() {
   return CudaStatus(cudaStreamSynchronize(nullptr), "getting the GPU ready");
 }
 
-Status CudaDecoder::UseKv(const CudaKv& kv) {
+Status CudaDecoder::UseKv(const CudaKv& kv, const CudaStates* states) {
   Impl& d = *impl_;
   const CudaDeviceScope scope(d.options.device);
   if (d.has_kv) return Error::Invalid("UseKv() was called before");
@@ -264,19 +296,33 @@ Status CudaDecoder::UseKv(const CudaKv& kv) {
   if (kv.layers().size() != layers.size() || kv.layers()[0].dtype != shape.dtype ||
       kv.layers()[0].block_bytes() != shape.block_bytes())
     return Error::Invalid("keys and values of another model");
+  if (d.plan.state_bytes > 0 && (!states || states->layers().size() != layers.size() ||
+                                 states->stride() * int64_t{4} != d.plan.state_bytes))
+    return Error::Invalid("no states of this model's recurrent layers");
   for (size_t i = 0; i < layers.size(); ++i) layers[i].kv = kv.layers()[i];
+  for (size_t i = 0; d.plan.state_bytes > 0 && i < layers.size(); ++i) {
+    layers[i].recurrent.states = states->layers()[i];
+    layers[i].recurrent.slot_stride = states->stride();
+  }
+  if (d.plan.state_bytes > 0) d.state_slots = states->slots();
   d.has_kv = true;
   CELER_RETURN_IF_ERROR(d.forward->UseKv());
   // What it copied went to the default stream.
   return CudaStatus(cudaStreamSynchronize(nullptr), "getting the GPU ready");
 }
 
-Status CudaDecoder::Impl::CheckBatch(const RaggedBatch& asked) const {
+Status CudaDecoder::Impl::CheckBatch(const RaggedBatch& asked, std::span<const int32_t> slots) const {
   if (!has_kv) return Error::Invalid("a batch before UseKv(): there are no keys and values yet");
+  if (state_slots > 0) {
+    if (static_cast<int64_t>(slots.size()) != asked.seqs())
+      return Error::Invalid(slots.size(), " states of ", asked.seqs(), " sequences");
+    for (const int32_t slot : slots)
+      if (slot < 0 || slot >= state_slots) return Error::Invalid("state ", slot, " of ", state_slots);
+  }
   return batch.Check(asked);
 }
 
-Status CudaDecoder::Forward(const RaggedBatch& batch) {
+Status CudaDecoder::Forward(const RaggedBatch& batch, std::span<const int32_t> slots) {
   Impl& d = *impl_;
   const CudaDeviceScope scope(d.options.device);
   const int64_t count = batch.token_count(), rows = static_cast<int64_t>(batch.logit_rows.size());
@@ -284,11 +330,12 @@ Status CudaDecoder::Forward(const RaggedBatch& batch) {
     return Error::Invalid("a batch of ", count, " tokens and ", rows,
                           " rows of logits; the GPU was set up for ", d.options.max_tokens, " and ",
                           max_logit_rows());
-  CELER_RETURN_IF_ERROR(d.CheckBatch(batch));
+  CELER_RETURN_IF_ERROR(d.CheckBatch(batch, slots));
   CELER_ASSIGN(
       const ForwardStrategy strategy,
       ChooseForward(d.forward->BatchFacts(static_cast<int>(count), static_cast<int>(rows), MostKeys(batch))));
-  CELER_RETURN_IF_ERROR(d.batch.Send(batch, *d.uploads));
+  CELER_RETURN_IF_ERROR(
+      d.batch.Send(batch, d.state_slots > 0 ? slots : std::span<const int32_t>(), *d.uploads));
   CELER_ASSIGN(const GpuTurns::Turn turn, d.turns->Take());
   d.marks.Begin(*d.stream, /*captured=*/false);
   d.forward->Run(strategy, static_cast<int>(count), static_cast<int>(rows));
@@ -309,7 +356,11 @@ Result<std::span<const float>> CudaDecoder::Hidden() {
   const CudaDeviceScope scope(d.options.device);
   const DecoderConfig& config = d.model.config;
   return impl_->outputs.Hidden(d.workspace.memory(), d.last_tokens,
-                               {.weight = d.model.norm, .hidden = config.hidden, .eps = config.norm_eps},
+                               {.weight = d.model.norm,
+                                .bias = d.model.norm_bias,
+                                .layer = config.norm == NormKind::kLayer,
+                                .hidden = config.hidden,
+                                .eps = config.norm_eps},
                                *d.stream);
 }
 
@@ -333,7 +384,7 @@ Status CudaDecoder::Impl::QueueDecode(ForwardStrategy strategy, int count, bool 
   return fault.Take("queueing a decode step");
 }
 
-Status CudaDecoder::Decode(const RaggedBatch& batch, Choose choose) {
+Status CudaDecoder::Decode(const RaggedBatch& batch, Choose choose, std::span<const int32_t> slots) {
   Impl& d = *impl_;
   const CudaDeviceScope scope(d.options.device);
   const auto count = static_cast<int64_t>(batch.positions.size());
@@ -342,11 +393,12 @@ Status CudaDecoder::Decode(const RaggedBatch& batch, Choose choose) {
   if (batch.seqs() != count || batch.seq_start[0] != 0 || batch.seq_start.back() != count)
     return Error::Invalid("a decode step has one token of each sequence, not ", count, " tokens of ",
                           batch.seqs(), " sequences");
-  CELER_RETURN_IF_ERROR(d.CheckBatch(batch));
+  CELER_RETURN_IF_ERROR(d.CheckBatch(batch, slots));
   const bool sampled = choose == Choose::kSampled;
   const int rows = static_cast<int>(count);
   CELER_ASSIGN(const ForwardStrategy strategy, ChooseForward(d.forward->StepFacts(rows, MostKeys(batch))));
-  CELER_RETURN_IF_ERROR(d.batch.SendStep(batch, *d.uploads));
+  CELER_RETURN_IF_ERROR(
+      d.batch.SendStep(batch, d.state_slots > 0 ? slots : std::span<const int32_t>(), *d.uploads));
   d.last_rows = count;
   CELER_ASSIGN(const GpuTurns::Turn turn, d.turns->Take());
   const auto queue = [&] { return d.QueueDecode(strategy, rows, sampled, /*captured=*/true); };

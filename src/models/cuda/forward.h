@@ -45,6 +45,7 @@ class CudaForward {
   MatvecStrategy matvec_;
   WgmmaStrategy wgmma_;
   JoinedStrategy joined_;
+  GeneralStrategy general_;
   std::unique_ptr<GemmStrategy> gemm_;
   std::unique_ptr<CodesStrategy> codes_;
   LayerWatch watch_;

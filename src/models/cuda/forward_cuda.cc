@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "kernels/llm/embed/embed_cuda.h"
+#include "kernels/llm/rms_norm/norm_cuda.h"
 
 namespace celer {
 
@@ -10,7 +11,8 @@ static_assert(cuda::kMaxStepTokens == 4);
 static_assert(cuda::kMaxMatvecTokens == 8);
 static_assert(cuda::kWgmmaJoined == 64);
 
-CudaForward::CudaForward(CudaOperators& op) : op_(op), fused_(op), matvec_(op), wgmma_(op), joined_(op) {}
+CudaForward::CudaForward(CudaOperators& op)
+    : op_(op), fused_(op), matvec_(op), wgmma_(op), joined_(op), general_(op) {}
 
 Status CudaForward::Make(int device, std::optional<cuda::Gemm> gemm) {
   if (!gemm) return {};
@@ -23,14 +25,16 @@ Status CudaForward::Make(int device, std::optional<cuda::Gemm> gemm) {
 }
 
 CudaFacts CudaForward::Facts(int count, int rows) const {
+  const bool general = op_.model.general;  // there the others do not run
   return {.tokens = count,
           .logit_rows = rows,
           .profiled = op_.marks.on(),
           .deterministic = op_.shape.deterministic,
-          .wgmma = op_.shape.wgmma,
+          .wgmma = op_.shape.wgmma && !general,
           .gemm = gemm_ != nullptr,
           .rows = op_.shape.rows,
-          .codes = codes_ != nullptr};
+          .codes = codes_ != nullptr,
+          .general = general};
 }
 
 CudaFacts CudaForward::BatchFacts(int count, int rows, int64_t most_keys) const {
@@ -61,6 +65,8 @@ LayerStrategy& CudaForward::Layerwise(ForwardStrategy strategy) {
       return *gemm_;
     case ForwardStrategy::kMatvec:
       return matvec_;
+    case ForwardStrategy::kGeneral:
+      return general_;
     case ForwardStrategy::kDecodeStep:
     case ForwardStrategy::kDecodeBatch:
       break;
@@ -99,12 +105,28 @@ void CudaForward::EmbedAndLayers(ForwardStrategy strategy, int count) {
 void CudaForward::Embed(int count, uint32_t* step) {
   op_.wgmma_prepared = false;
   op_.marks.Mark(Op::kEmbed);
+  const DecoderConfig& c = op_.config();
+  const CudaModel& model = op_.model;
   op_.Check(cuda::LaunchEmbed({.tokens = op_.memory.tokens,
                                .count = count,
-                               .table = op_.model.embedding,
+                               .table = model.embedding,
+                               .scale = c.embedding_scale,
+                               .position_table = model.positions,
+                               .positions = model.positions ? op_.memory.positions : nullptr,
+                               .position_offset = static_cast<int>(c.position_offset),
                                .out = op_.memory.x,
                                .step = step},
                               op_.stream.get()));
+  if (!model.embedding_norm) return;
+  op_.Check(cuda::LaunchNorm({.x = op_.memory.x,
+                              .tokens = count,
+                              .cols = static_cast<int>(c.hidden),
+                              .layer = true,
+                              .weight = model.embedding_norm,
+                              .bias = model.embedding_norm_bias,
+                              .eps = c.norm_eps,
+                              .out = op_.memory.x},
+                             op_.stream.get()));
 }
 
 void CudaForward::Layers(LayerStrategy& by, int count) {
@@ -113,18 +135,24 @@ void CudaForward::Layers(LayerStrategy& by, int count) {
   Watch(-1, count);
   for (int64_t i = 0; i < op_.config().layers; ++i) {
     const DeviceLayer& w = op_.model.layers[static_cast<size_t>(i)];
-    op_.marks.Mark(Op::kQkv);
+    const bool recurrent = op_.config().IsRecurrent(i);
+    op_.marks.Mark(recurrent ? Op::kRecurrent : Op::kQkv);
     by.Qkv(w, batch, i);
-    op_.marks.Mark(Op::kAttention);
+    if (!recurrent) op_.marks.Mark(Op::kAttention);
     by.Attention(w, batch, i);
-    op_.marks.Mark(Op::kOutput);
-    by.Output(w, batch);
+    const bool parallel = op_.config().parallel_block;
+    const auto output = [&] {
+      op_.marks.Mark(Op::kOutput);
+      by.Output(w, batch);
+    };
+    if (!parallel) output();
     if (w.sparse()) {
       op_.marks.Mark(Op::kMoe);
       op_.Moe(w, count);
     } else {
       op_.marks.Mark(Op::kGateUp);
       by.GateUp(w, batch, i);
+      if (parallel) output();  // it has read the residual before attention adds to it
       op_.marks.Mark(Op::kDown);
       by.Down(w, batch, i);
     }
@@ -138,6 +166,7 @@ void CudaForward::Watch(int64_t layer, int count) {
   op_.Check(
       cudaMemcpyAsync(rows.data(), op_.memory.x, rows.size() * 4, cudaMemcpyDeviceToHost, op_.stream.get()));
   op_.Check(op_.stream.Synchronize());
+  for (float& value : rows) value *= op_.model.residual_scale;
   if (op_.fault.ok()) watch_(layer, rows);
 }
 

@@ -24,7 +24,7 @@ cuda::DecodeStepArgs FusedStep::Args(int count) const {
 }
 
 Status FusedStep::Prepare() {
-  if (!op_.shape.fused) return {};
+  if (!op_.shape.fused || op_.model.general) return {};
   for (size_t i = 0; i < op_.model.layers.size(); ++i) {
     const DeviceLayer& w = op_.model.layers[i];
     if (w.q_norm || w.sparse()) {

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "celer/options.h"
@@ -21,17 +23,43 @@ namespace celer {
 
 using cuda::DeviceMatrix;
 
+// As RecurrentWeights.
+struct DeviceRecurrent {
+  DeviceMatrix q, k, v, z, b, a, out;
+  const float *conv = nullptr, *dt_bias = nullptr, *rate = nullptr, *norm = nullptr;
+  float* states = nullptr;  // slot 0 of a CudaStates
+  int64_t slot_stride = 0;
+  std::array<const DeviceMatrix*, 6> Inputs() const { return {&q, &k, &v, &z, &b, &a}; }
+};
+
+// As LatentWeights.
+struct DeviceLatent {
+  DeviceMatrix q_a, q_b, kv_a;  // no q_a where queries have no rank
+  DeviceMatrix k_b, v_b;        // of all heads
+  const float *q_a_norm = nullptr, *kv_a_norm = nullptr;
+};
+
 struct DeviceLayer {
   DeviceMatrix q, k, v, o;
-  DeviceMatrix gate, up, down;  // of a sparse layer: of the shared expert, or none
+  // Of a sparse layer: of a shared expert apart, or none; no gate in a plain MLP.
+  DeviceMatrix gate, up, down;
   const float* router =
       nullptr;  // [experts, hidden], and one more row that gates the shared expert, if any does
   bool shared_gate = false;
+  int shared_experts = 0;  // that a shared expert is cut into; they follow the others
+  const float *router_bias = nullptr, *choice_bias = nullptr;  // [experts]
   cuda::ExpertMatrices expert_gate_up, expert_down;
   bool sparse() const { return router != nullptr; }
   const float *attention_norm = nullptr, *ffn_norm = nullptr;
-  const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;
+  const float *attention_norm_bias = nullptr, *ffn_norm_bias = nullptr;
+  const float *attention_post_norm = nullptr, *ffn_post_norm = nullptr;
+  const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr, *o_bias = nullptr;
+  const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
   const float *q_norm = nullptr, *k_norm = nullptr;
+  const float *q_norm_bias = nullptr, *k_norm_bias = nullptr;
+  const float* sinks = nullptr;  // [heads]
+  DeviceRecurrent recurrent;
+  DeviceLatent latent;
   cuda::DeviceKv kv;  // of a CudaKv
   // The matrices a second time, as rows of bf16 that cuBLASLt reads, those of a part below each other; null
   // where the model does not keep them (CudaModel::KeepRows).
@@ -46,19 +74,42 @@ inline bool SameForm(const DeviceMatrix& a, const DeviceMatrix& b) {
 }
 
 struct CudaModel {
+  // As the passes here run it, of the file's. They keep the residual divided by the file's residual_scale, so that
+  // branches add to it as they are: the embedding's scale and norm_eps, which is that of norms of the residual, are
+  // divided likewise, and residual_scale is 1.
   DecoderConfig config;
+  bool general = false;      // !HasPlainLayers of the file's configuration
+  float residual_scale = 1;  // the file's
+  float branch_eps = 0;      // of all other norms, such as those of queries and keys
   std::optional<cuda::DeviceWeights> weights;
   DeviceMatrix embedding, head;
-  const float* norm = nullptr;
+  DeviceMatrix positions;  // learned ones
+  const float *norm = nullptr, *norm_bias = nullptr;
+  const float *embedding_norm = nullptr, *embedding_norm_bias = nullptr;
+  const float* head_bias = nullptr;
   std::vector<DeviceLayer> layers;
+
+  void Configure(const DecoderConfig& of_file);
 
   // One sentence if there are more experts than the kernels take.
   static Status CheckMoe(const DecoderConfig& config);
   // What the matrices will take in `store`.
   static int64_t PlannedBytes(const Model& host, const cuda::DeviceWeights& store);
   static int64_t PlannedBytes(const DecoderConfig& config, const cuda::DeviceWeights& store);  // random ones
+  // How many experts of the others' size a shared one makes; 0: it stays apart.
+  static int64_t SharedExperts(const MoeConfig& moe);
+  // With what is added to its logits and scores.
   static int64_t RouterBytes(const DecoderConfig& config) {
-    return 4 * (config.moe.experts + 1) * config.hidden;
+    const MoeConfig& moe = config.moe;
+    return 4 * ((moe.experts + 1) * config.hidden + (moe.router_bias + moe.choice_bias) * moe.experts);
+  }
+  // What random experts are made from: gpt-oss publishes MXFP4.
+  static DType RandomExpertType(const DecoderConfig& config) {
+    const bool blocks = config.moe.intermediate % 32 == 0 && config.hidden % 32 == 0;
+    return config.family == "gpt_oss" && blocks ? DType::kMxfp4 : DType::kBf16;
+  }
+  static int64_t ExpertBiasBytes(const DecoderConfig& config, int64_t experts) {
+    return config.moe.expert_bias ? 4 * experts * (2 * config.moe.intermediate + config.hidden) : 0;
   }
 
   // Into `weights`.
@@ -78,9 +129,29 @@ struct CudaModel {
   StepMatrices Matrices() const;
 
  private:
+  // What the loader has scaled like the branch that it is added to.
+  Result<const float*> UploadUnscaled(const float* values, int64_t n);
+  Status UploadAttention(const LayerWeights& l, int64_t layer, DeviceLayer* d);
+  Status UploadLatent(const LayerWeights& l, DeviceLayer* d);  // in its place
+  Status RandomLatent(const float* ones, DeviceLayer* d);
+  // Of one layer, but for the output projection.
+  static int64_t LatentBytes(const LatentWeights& w, const cuda::DeviceWeights& store);
+  static int64_t LatentBytes(const DecoderConfig& config, const cuda::DeviceWeights& store);
+  Status UploadFfn(const LayerWeights& l, DeviceLayer* d);
+  // model_recurrent_cuda.cc
+  Status UploadRecurrent(const LayerWeights& l, DeviceLayer* d);
+  Status RandomRecurrent(const std::function<DeviceMatrix(int64_t, int64_t)>& plan, DeviceLayer* d);
+  // Rows and columns of the inputs, as DeviceRecurrent::Inputs(), and then of the output.
+  static std::vector<std::pair<int64_t, int64_t>> RecurrentShapes(const DecoderConfig& config);
+  static void SetRecurrent(std::span<const DeviceMatrix> inputs, const DeviceMatrix& output,
+                           DeviceRecurrent* to);
   Status UploadExperts(const LayerWeights& l, DeviceLayer* d);
+  static std::vector<ExpertWeights> CutShared(const LayerWeights& l, const MoeConfig& moe,
+                                              const cuda::DeviceWeights& store);
+  Status UploadExpertBiases(const LayerWeights& l, DeviceLayer* d);
   Status UploadRouter(const LayerWeights& l, DeviceLayer* d);
-  Status RandomExperts(const std::function<DeviceMatrix(int64_t, int64_t)>& plan, DeviceLayer* d);
+  Status RandomRouter(DeviceLayer* d);
+  Status RandomExperts(const std::function<DeviceMatrix(int64_t, int64_t, DType)>& plan, DeviceLayer* d);
 
   std::vector<Buffer> rows_;  // of the layers
 };

@@ -6,15 +6,37 @@
 #include "models/cuda/operators.h"
 
 namespace celer {
+namespace {
+
+cuda::MoeForm FormOf(const MoeConfig& moe, const DeviceLayer& w) {
+  return {.sigmoid = moe.score == RouterScore::kSigmoid,
+          .group_by_best_two = moe.group_by_best_two,
+          .normalize = moe.normalize_top,
+          .normalize_floor = moe.normalize_floor,
+          .bias = w.router_bias,
+          .choice_bias = w.choice_bias,
+          .groups = static_cast<int>(moe.groups),
+          .groups_used = static_cast<int>(moe.groups_used),
+          .normalize_eps = moe.normalize_eps,
+          .scale = moe.routed_scale};
+}
+
+// Experts of a token, with the shared ones.
+int TopOf(const MoeConfig& moe, const DeviceLayer& w) {
+  return static_cast<int>(moe.experts_per_token) + w.shared_experts;
+}
+
+}  // namespace
 
 // Only experts that tokens were routed to are read. A few tokens take one kernel; more are
 // multiplied as bf16, all tokens of an expert together; experts of f32 have the products of a decode step.
 void CudaOperators::Moe(const DeviceLayer& w, int count) {
   const DecoderConfig& c = config();
-  const int experts = static_cast<int>(c.moe.experts), top = static_cast<int>(c.moe.experts_per_token),
+  const int experts = static_cast<int>(c.moe.experts), top = TopOf(c.moe, w),
             hidden = static_cast<int>(c.hidden), routed = experts + (w.shared_gate ? 1 : 0);
   const auto chosen =
       ChooseMoe({.tokens = count,
+                 .deterministic = shape.deterministic,
                  .moe_step = cuda::MoeStepRuns(w.expert_gate_up, w.expert_down, experts, top, hidden),
                  .moe_grouped =
                      memory.moe_x_bf16 && cuda::MoeGroupedRuns(w.expert_gate_up.first, w.expert_down.first)});
@@ -23,7 +45,8 @@ void CudaOperators::Moe(const DeviceLayer& w, int count) {
   const bool grouped = *chosen == MoeStrategy::kGrouped;
   const int job_tokens = grouped ? std::min(count, cuda::kGroupedTokens)
                                  : cuda::MoeJobTokens(w.expert_gate_up, w.expert_down, count);
-  const cuda::MoePlan plan = cuda::MoePlan::In(memory.moe_plan, shape.max_tokens, c.moe.experts_per_token);
+  const cuda::MoePlan plan = cuda::MoePlan::In(memory.moe_plan, shape.max_tokens,
+                                               c.moe.experts_per_token + CudaModel::SharedExperts(c.moe));
   const DeviceMatrix& gate_up = w.expert_gate_up.first;
   Check(cuda::LaunchMoeRouter({.x = memory.x,
                                .norm = w.ffn_norm,
@@ -32,6 +55,7 @@ void CudaOperators::Moe(const DeviceLayer& w, int count) {
                                .tokens = count,
                                .experts = routed,
                                .hidden = hidden,
+                               .deterministic = shape.deterministic,
                                .logits = memory.router_logits},
                               stream.get()));
   Check(cuda::LaunchMoeRoute({.logits = memory.router_logits,
@@ -39,7 +63,9 @@ void CudaOperators::Moe(const DeviceLayer& w, int count) {
                               .tokens = count,
                               .experts = experts,
                               .top = top,
-                              .normalize = c.moe.normalize_top,
+                              .shared = w.shared_experts,
+                              .shared_gate = w.shared_gate && w.shared_experts > 0,
+                              .form = FormOf(c.moe, w),
                               .job_tokens = job_tokens,
                               .x = memory.x,
                               .norm = w.ffn_norm,
@@ -76,9 +102,11 @@ void CudaOperators::MoeStep(const DeviceLayer& w, int count) {
                          .hidden = static_cast<int>(c.hidden),
                          .experts = experts,
                          .routed = experts + (w.shared_gate ? 1 : 0),
-                         .top = static_cast<int>(c.moe.experts_per_token),
-                         .normalize = c.moe.normalize_top,
+                         .top = TopOf(c.moe, w),
+                         .shared_experts = w.shared_experts,
+                         .form = FormOf(c.moe, w),
                          .activation = activation(),
+                         .swiglu_limit = c.swiglu_limit,
                          .shared = w.down ? memory.shared_out : nullptr,
                          .x = memory.x,
                          .logits = memory.router_logits,
@@ -96,6 +124,7 @@ void CudaOperators::MoeGrouped(const DeviceLayer& w, int job_tokens, const cuda:
                                .out = memory.moe_mid_bf16,
                                .out_stride = w.expert_down.first.padded,
                                .activation = activation(),
+                               .swiglu_limit = config().swiglu_limit,
                                .job_tokens = job_tokens,
                                .plan = plan};
   Check(cuda::LaunchMoeGrouped(product, stream.get()));
@@ -113,7 +142,8 @@ void CudaOperators::MoeJobs(const DeviceLayer& w, int job_tokens, const cuda::Mo
                                .x = memory.moe_x,
                                .out = memory.moe_mid,
                                .activation = activation(),
-                               .top = static_cast<int>(config().moe.experts_per_token),
+                               .swiglu_limit = config().swiglu_limit,
+                               .top = TopOf(config().moe, w),
                                .job_tokens = job_tokens,
                                .plan = plan};
   Check(cuda::LaunchMoeProduct(product, stream.get()));
@@ -128,6 +158,7 @@ void CudaOperators::MoeJobs(const DeviceLayer& w, int job_tokens, const cuda::Mo
 void CudaOperators::SharedExpert(const DeviceLayer& w, int count) {
   const auto chosen =
       ChooseSharedExpert({.tokens = count,
+                          .deterministic = shape.deterministic,
                           .shared_grouped = memory.shared_mid_bf16 && SameForm(w.gate, w.up) &&
                                             cuda::MoeGroupedRuns(w.gate, w.down)});
   if (!chosen) return Check(Status(chosen.error()));
@@ -148,6 +179,7 @@ void CudaOperators::SharedExpert(const DeviceLayer& w, int count) {
                                .out = memory.shared_mid_bf16,
                                .out_stride = w.down.padded,
                                .activation = activation(),
+                               .swiglu_limit = config().swiglu_limit,
                                .plan = {},
                                .tokens = count};
   Check(cuda::LaunchMoeGrouped(product, stream.get()));

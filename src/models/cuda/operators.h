@@ -6,8 +6,10 @@
 
 #include "device/stream.h"
 #include "kernels/llm/attention/cuda/attention_cuda.h"
+#include "kernels/llm/decode_step/decode_step_cuda.h"
 #include "kernels/llm/matmul/cuda/matvec/matvec_cuda.h"
 #include "kernels/llm/matmul/cuda/wgmma/wgmma_cuda.h"
+#include "kernels/llm/qkv/qkv_cuda.h"
 #include "models/cuda/batch.h"
 #include "models/cuda/fault.h"
 #include "models/cuda/marks.h"
@@ -58,17 +60,47 @@ struct CudaOperators {
     int64_t x_stride = 0;
     const int32_t* rows = nullptr;
     const float* norm = nullptr;
+    float eps = 0;  // of it
     const float* bias = nullptr;
     const float* residual = nullptr;
     float* out = nullptr;
     int64_t out_stride = 0;
   };
   void Multiply(const Product& p, int count);
+  void MultiplyTiles(const Product& p, int count);
+
+  // A product of matrices of one width, by Multiply() or by warpgroups, as ByWarpgroups() says.
+  struct Projection {
+    // Their rows follow each other in `out`.
+    std::span<const DeviceMatrix* const> matrices = {};
+    const float* x = nullptr;       // [tokens, width of the matrices]
+    const int32_t* rows = nullptr;  // which rows of x, or null for the first ones
+    const float* norm = nullptr;    // RMSNorm in front
+    float eps = 0;                  // of it
+    const float* bias = nullptr;    // with one matrix; its rows are out_stride then
+    float* out = nullptr;           // [tokens, out_stride]
+    int64_t out_stride = 0;
+    bool add = false;  // to out
+    std::byte* in_bf16 =
+        nullptr;  // where warpgroups have x; null: memory.x_bf16, of widths up to shape.input_width()
+    bool prepared = false;  // x is there already, as Activations() says
+  };
+  void Project(const Projection& p, int count);
+  // More than a few tokens, or any number where results must not depend on how many there are.
+  bool ByWarpgroups(int count) const {
+    return shape.wgmma && (shape.deterministic || count > cuda::kMaxStepTokens);
+  }
+  // Where and how Project() has x for warpgroups; `rows` of all matrices.
+  cuda::WgmmaActivations Activations(const Projection& p, int count) const;
   void GateUpByMatvec(const DeviceLayer& w, int count);
   cuda::MatvecArgs QkvArgs(const DeviceLayer& w, const cuda::DeviceBatch& batch) const;
   cuda::MatvecArgs GateUpArgs(const DeviceLayer& w, int count) const;
 
+  // One matrix of all of them, whose rows follow each other in memory; none if they do not.
+  static DeviceMatrix Joined(std::span<const DeviceMatrix* const> matrices);
+
   // q, k and v from the rows of their common product.
+  cuda::FinishQkvArgs FinishArgs(const DeviceLayer& w, const cuda::DeviceBatch& batch) const;
   void FinishQkvRows(const DeviceLayer& w, const cuda::DeviceBatch& batch, bool narrow_q = false,
                      bool narrow_rows = false, const ProductScales& scales = {});
 
@@ -104,6 +136,7 @@ struct CudaOperators {
   void MoeJobs(const DeviceLayer& w, int job_tokens, const cuda::MoePlan& plan);
   void SharedExpert(const DeviceLayer& w, int count);
   void HeadByWgmma(int rows, const int32_t* of);
+  void HeadOfGeneral(int rows, const int32_t* of);
 };
 
 }  // namespace celer

@@ -37,7 +37,9 @@ class CudaOutputs {
   // What the last layer left of the first `tokens` tokens of the batch, normed on the host, because it is
   // rarely used.
   struct LastNorm {
-    const float* weight;  // [hidden], on the GPU
+    const float* weight;          // [hidden], on the GPU
+    const float* bias = nullptr;  // likewise; may be none
+    bool layer = false;           // LayerNorm
     int64_t hidden;
     float eps;
   };
@@ -54,7 +56,7 @@ class CudaOutputs {
   int64_t vocab_ = 0, sequences_ = 0, rows_ = 0;
   Buffer logits_;  // allocated on first use
   Buffer tokens_, logprobs_;
-  std::vector<float> hidden_, norm_;
+  std::vector<float> hidden_, norm_, norm_bias_;
   std::array<std::optional<Event>, cuda::kHostSlots> step_done_;
 };
 

@@ -6,6 +6,7 @@
 #include "device/cuda_allocator.h"
 #include "device/cuda_status.h"
 #include "kernels/llm/rms_norm/rms_norm.h"
+#include "kernels/network/rows/rows.h"
 
 namespace celer {
 
@@ -92,15 +93,24 @@ Result<std::span<const float>> CudaOutputs::Hidden(const CudaMemory& memory, int
                       "copying hidden states from the GPU");
   };
   if (norm_.empty()) CELER_RETURN_IF_ERROR(fetch(norm.weight, norm.hidden, &norm_));
+  if (norm_bias_.empty() && norm.bias) CELER_RETURN_IF_ERROR(fetch(norm.bias, norm.hidden, &norm_bias_));
   CELER_RETURN_IF_ERROR(fetch(memory.x, tokens * norm.hidden, &hidden_));
   CELER_RETURN_IF_ERROR(stream.Synchronize());
   for (int64_t t = 0; t < tokens; ++t) {
     float* const row = hidden_.data() + t * norm.hidden;
     const float scale = InverseRms(row, norm.hidden, norm.eps);
-    if (scale > 0)
-      ScaleByWeight(row, scale, norm_.data(), norm.hidden, row);
-    else
+    if (!(scale > 0))
       std::fill_n(row, norm.hidden, std::numeric_limits<float>::quiet_NaN());
+    else if (norm.layer)
+      LayerNorm({.x = row,
+                 .scale = norm_.data(),
+                 .shift = norm.bias ? norm_bias_.data() : nullptr,
+                 .eps = norm.eps,
+                 .out = row,
+                 .rows = 1,
+                 .cols = norm.hidden});
+    else
+      ScaleByWeight(row, scale, norm_.data(), norm.hidden, row);
   }
   return std::span<const float>(hidden_);
 }

@@ -29,7 +29,7 @@ constexpr int64_t BatchTokens(const F& f) {
 constexpr CudaStrategy kForward[] = {
     // The whole step in one kernel, products in f32.
     {"decode_step", "decode steps of up to 4 sequences, not too long, of a dense model without q and k norms",
-     Isa::kSm90,
+     Isa::kSm80,
      [](const F& f) {
        return f.decode && !f.profiled && !f.deterministic && f.tokens <= f.step_tokens &&
               f.most_keys <= f.step_keys;
@@ -39,66 +39,71 @@ constexpr CudaStrategy kForward[] = {
     {"decode_batch",
      "up to 16 tokens (8 of a model with very many layers, or with activations in fp8) of such a model that "
      "are no decode step of decode_step, not too long",
-     Isa::kSm90,
+     Isa::kSm80,
      [](const F& f) {
        return !f.profiled && !f.deterministic && (!f.decode || f.tokens > f.step_tokens) &&
               f.tokens <= BatchTokens(f) && f.most_keys <= f.batch_keys;
      },
      [](const F& f) { return f.tokens <= std::max(BatchTokens(f), kMatvecTokens); }},
     // cuBLASLt with codes of 8 bits.
-    {"codes", "more than 8 tokens, where activations may have 8 bits", Isa::kSm90,
+    {"codes", "more than 8 tokens, where activations may have 8 bits", Isa::kSm80,
      [](const F& f) { return f.codes && f.tokens > kMatvecTokens; }, kMany},
     // cuBLASLt with weights as they are.
-    {"rows", "more than 24 tokens, with cuBLASLt and weights that are also kept row by row", Isa::kSm90,
+    {"rows", "more than 24 tokens, with cuBLASLt and weights that are also kept row by row", Isa::kSm80,
      [](const F& f) { return f.gemm && f.rows && !f.deterministic && f.tokens > kRowsTokens; }, kMany},
     // Warpgroup products that also do what lies between them.
-    {"joined", "5 to 64 tokens, with warpgroup products", Isa::kSm90a,
+    {"joined", "5 to 64 tokens, with products of tiles", Isa::kSm80,
      [](const F& f) {
        return f.wgmma && !f.deterministic && f.tokens > kStepTokens && f.tokens <= kJoinedTokens;
      }},
-    {"wgmma", "more than 64 tokens, or deterministic results, with warpgroup products", Isa::kSm90a,
+    {"wgmma", "more than 64 tokens, or deterministic results, with products of tiles", Isa::kSm80,
      [](const F& f) { return f.wgmma && (f.deterministic || f.tokens > kJoinedTokens); }, kMany},
     // Weights unpacked for cuBLASLt.
-    {"gemm", "more than 8 tokens, with cuBLASLt", Isa::kSm90,
+    {"gemm", "more than 8 tokens, with cuBLASLt", Isa::kSm80,
      [](const F& f) { return f.gemm && !f.rows && f.tokens > kMatvecTokens; }, kMany},
     // A few tokens at a time.
-    {"matvec", "any batch", Isa::kSm90, kAlways},
+    {"matvec", "any batch of a model whose layers are Llama's", Isa::kSm80,
+     [](const F& f) { return !f.general; }},
+    // Layers with other norms, biases, scales, states or caches.
+    {"general", "any batch of all other models", Isa::kSm80, [](const F& f) { return f.general; },
+     [](const F& f) { return f.general; }},
 };
 static_assert(std::size(kForward) == kForwardStrategies);
 
 constexpr CudaStrategy kHead[] = {
-    {"wgmma", "more than 4 rows of logits, or deterministic results, with warpgroup products", Isa::kSm90a,
+    {"wgmma", "more than 4 rows of logits, or deterministic results, with products of tiles", Isa::kSm80,
      [](const F& f) { return f.wgmma && (f.deterministic || f.logit_rows > kStepTokens); },
      [](const F& f) { return f.logit_rows > kStepTokens; }},
-    {"matvec", "any batch", Isa::kSm90, kAlways},
+    {"matvec", "any batch", Isa::kSm80, kAlways},
 };
 
 constexpr CudaStrategy kAttention[] = {
     // Tiles of queries and keys on the tensor cores.
-    {"flash", "more than 8 tokens, several of one sequence, and heads of up to 128", Isa::kSm90,
+    {"flash", "more than 8 tokens, several of one sequence, and heads of up to 128 (256 with 16 bits)",
+     Isa::kSm80,
      [](const F& f) { return f.flash && !f.deterministic && f.tokens > kMatvecTokens && f.longest > 1; },
      [](const F& f) { return f.tokens > kMatvecTokens && f.longest > 1; }},
     // Each token loads its keys itself, those of a long sequence in pieces.
-    {"split", "any batch", Isa::kSm90, kAlways},
+    {"split", "any batch", Isa::kSm80, kAlways},
 };
 
 constexpr CudaStrategy kMoe[] = {
     // Router, experts and their sum in one kernel.
-    {"step", "up to 8 tokens, with weights of 16 bits or fewer", Isa::kSm90,
-     [](const F& f) { return f.moe_step && f.tokens <= kMatvecTokens; },
+    {"step", "up to 8 tokens, with weights of 16 bits or fewer", Isa::kSm80,
+     [](const F& f) { return f.moe_step && !f.deterministic && f.tokens <= kMatvecTokens; },
      [](const F& f) { return f.tokens <= kMatvecTokens; }},
     // The tokens of an expert together on the tensor cores.
-    {"grouped", "more than 8 tokens, with weights of 16 bits or fewer", Isa::kSm90,
-     [](const F& f) { return f.moe_grouped && f.tokens > kMatvecTokens; }, kMany},
+    {"grouped", "more than 8 tokens (any with `deterministic`), with weights of 16 bits or fewer", Isa::kSm80,
+     [](const F& f) { return f.moe_grouped && (f.tokens > kMatvecTokens || f.deterministic); }, kMany},
     // A few tokens of an expert at a time.
-    {"jobs", "any batch", Isa::kSm90, kAlways},
+    {"jobs", "any batch", Isa::kSm80, kAlways},
 };
 
 constexpr CudaStrategy kSharedExpert[] = {
     // As a mixture of one expert.
-    {"grouped", "more than 8 tokens, with weights of 16 bits or fewer", Isa::kSm90,
-     [](const F& f) { return f.shared_grouped && f.tokens > kMatvecTokens; }, kMany},
-    {"dense", "any batch", Isa::kSm90, kAlways},
+    {"grouped", "more than 8 tokens (any with `deterministic`), with weights of 16 bits or fewer", Isa::kSm80,
+     [](const F& f) { return f.shared_grouped && (f.tokens > kMatvecTokens || f.deterministic); }, kMany},
+    {"dense", "any batch", Isa::kSm80, kAlways},
 };
 
 template <class T>
@@ -173,7 +178,7 @@ Result<size_t> ChooseRow(const CudaStrategyTable& table, const CudaFacts& facts,
   }
   for (size_t i = 0; i < table.rows.size(); ++i)
     if (table.rows[i].fits(facts)) return i;
-  return Error::Invalid(table.name, ": no strategy fits");  // the last row always does
+  return Error::Invalid(table.name, ": no strategy fits");  // one of the last rows always does
 }
 
 std::vector<OperatorInfo> DescribeCudaStrategies(const ForceList& force) {

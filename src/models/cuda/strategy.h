@@ -34,6 +34,8 @@ struct CudaFacts {
   bool rows = false;                         // with weights that are kept in its order
   bool flash = false;                        // flash attention
   bool codes = false;                        // cuBLASLt with weights and activations of 8 bits
+  bool general =
+      false;  // its layers have more than Llama's (HasPlainLayers): wgmma, gemm and so on are false
   // A layer with experts.
   bool moe_step = false, moe_grouped = false;  // whether these kernels run its matrices
   bool shared_grouped = false;                 // and those of its shared expert
@@ -51,7 +53,7 @@ struct CudaStrategy {
 
 struct CudaStrategyTable {
   const char* name;
-  std::span<const CudaStrategy> rows;  // best first; the last one always fits
+  std::span<const CudaStrategy> rows;  // best first; one of them always fits
 };
 
 // The rows of each table, in its order.
@@ -63,9 +65,10 @@ enum class ForwardStrategy : uint8_t {
   kJoined,
   kWgmma,
   kGemm,
-  kMatvec
+  kMatvec,
+  kGeneral
 };
-inline constexpr size_t kForwardStrategies = 8;
+inline constexpr size_t kForwardStrategies = 9;
 enum class HeadStrategy : uint8_t { kWgmma, kMatvec };
 enum class AttentionStrategy : uint8_t { kFlash, kSplit };
 enum class MoeStrategy : uint8_t { kStep, kGrouped, kJobs };

@@ -40,6 +40,22 @@ TEST(CudaStrategy, ADecodeStepByItsSequences) {
     EXPECT_EQ(Forward(H200(tokens, true)), name) << tokens;
 }
 
+// What its layers lack of Llama's form no other strategy knows.
+TEST(CudaStrategy, LayersThatAreNotLlamas) {
+  for (const int64_t tokens : {1, 4, 8, 9, 17, 64, 65, 2048})
+    for (const bool decode : {false, true})
+      for (const bool deterministic : {false, true})
+        EXPECT_EQ(Forward({.tokens = tokens,
+                           .decode = decode,
+                           .logit_rows = 1,
+                           .deterministic = deterministic,
+                           .flash = true,
+                           .general = true}),
+                  "general")
+            << tokens;
+  EXPECT_NE(Forward({.tokens = 1, .decode = true, .logit_rows = 1}), "general");
+}
+
 // Of a model with very many layers the batch kernel takes eight.
 TEST(CudaStrategy, ADecodeStepWithoutRoomForSixteen) {
   for (const auto& [tokens, name] : {std::pair{4, "decode_step"}, {8, "decode_batch"}, {9, "joined"}}) {
@@ -151,6 +167,10 @@ TEST(CudaStrategy, ExpertsByTokens) {
   facts.moe_step = facts.moe_grouped = facts.shared_grouped = true;
   EXPECT_EQ(*ChooseMoe(facts), MoeStrategy::kStep);
   EXPECT_EQ(*ChooseSharedExpert(facts), SharedExpertStrategy::kDense);
+  facts.deterministic = true;  // the same products for all
+  EXPECT_EQ(*ChooseMoe(facts), MoeStrategy::kGrouped);
+  EXPECT_EQ(*ChooseSharedExpert(facts), SharedExpertStrategy::kGrouped);
+  facts.deterministic = false;
   facts.tokens = 9;
   EXPECT_EQ(*ChooseMoe(facts), MoeStrategy::kGrouped);
   EXPECT_EQ(*ChooseSharedExpert(facts), SharedExpertStrategy::kGrouped);
@@ -161,10 +181,11 @@ TEST(CudaStrategy, ExpertsByTokens) {
   EXPECT_EQ(*ChooseMoe(facts), MoeStrategy::kJobs);
 }
 
-TEST(CudaStrategy, EveryTableEndsWithARowThatAlwaysFits) {
+TEST(CudaStrategy, ARowOfEveryTableFits) {
   for (const CudaStrategyTable* table : {&ForwardStrategies(), &HeadStrategies(), &AttentionStrategies(),
                                          &MoeStrategies(), &SharedExpertStrategies()}) {
-    EXPECT_TRUE(table->rows.back().fits({})) << table->name;
+    for (const bool general : {false, true})
+      EXPECT_TRUE(internal::ChooseRow(*table, {.general = general}, {})) << table->name;
     for (const CudaStrategy& row : table->rows)  // as CELER_FORCE parses it
       EXPECT_EQ(std::string(row.name).find_first_of(":, "), std::string::npos) << row.name;
   }

@@ -8,59 +8,24 @@
 #include "base/check.h"
 #include "formats/decode.h"
 #include "io/file/printable.h"
+#include "models/load/find_rule.h"
+#include "models/load/tensor_names.h"
 
 namespace celer {
 namespace {
-
-// A name as rules have it, "model.layers.%.mlp.experts.#.w1.weight", and the two numbers.
-struct PatternName {
-  std::string pattern;
-  std::string layer, expert;
-};
-
-bool IsNumber(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
-}
-
-PatternName PatternOf(std::string_view name) {
-  PatternName out;
-  while (true) {
-    const size_t dot = std::min(name.find('.'), name.size());
-    const std::string_view word = name.substr(0, dot);
-    std::string* const number = out.layer.empty() ? &out.layer : out.expert.empty() ? &out.expert : nullptr;
-    if (number && IsNumber(word)) {
-      *number = word;
-      out.pattern += number == &out.layer ? '%' : '#';
-    } else {
-      out.pattern += word;
-    }
-    if (dot == name.size()) return out;
-    out.pattern += '.';
-    name.remove_prefix(dot + 1);
-  }
-}
-
-void Fill(std::string* name, char sign, const std::string& value) {
-  if (const size_t at = name->find(sign); at != std::string::npos) name->replace(at, 1, value);
-}
-
-std::string NameOf(std::string part, const PatternName& in_file, int64_t expert = -1) {
-  Fill(&part, '%', in_file.layer);
-  Fill(&part, '#', expert >= 0 ? std::to_string(expert) : in_file.expert);
-  return part;
-}
 
 // Rows of a matrix that do not lie together, or that are its columns.
 class RowsOfTensor final : public CodedTensor {
  public:
   // `inner` decodes the tensor's rows; none: they are plain.
-  RowsOfTensor(const TensorRecord& record, const CodedTensor* inner, const ArrangedSource::RowMap& map)
+  RowsOfTensor(const TensorRecord& record, const CodedTensor* inner, const RowMap& map)
       : record_(record), inner_(inner), map_(map) {
     cols = record.shape[record.shape.rank() - 1];
     format = inner ? inner->format : WeightFormatSpec::Stored(record.dtype);
     scheme = fmt::format("{}rows {} + {} of {}", inner ? inner->scheme + ", " : "", map.first, map.run,
                          map.period);
-    parts = {&record};
+    plain = !inner && !IsBlockQuantized(record.dtype);
+    parts = inner ? inner->parts : std::vector<const TensorRecord*>{&record};
   }
 
   void Row(int64_t row, std::byte* values, void* scales) const override {
@@ -72,18 +37,18 @@ class RowsOfTensor final : public CodedTensor {
  private:
   const TensorRecord& record_;
   const CodedTensor* inner_;
-  ArrangedSource::RowMap map_;
+  RowMap map_;
 };
 
 class ColumnsOfTensor final : public CodedTensor {
  public:
-  ColumnsOfTensor(const TensorRecord& record, const ArrangedSource::RowMap& map)
-      : record_(record), map_(map) {
+  ColumnsOfTensor(const TensorRecord& record, const RowMap& map) : record_(record), map_(map) {
     const int rank = record.shape.rank();
     width_ = record.shape[rank - 1];
     cols = record.shape[rank - 2];
     format = WeightFormatSpec::Stored(record.dtype);
     scheme = fmt::format("columns {} + {} of {}", map.first, map.run, map.period);
+    plain = true;
     parts = {&record};
   }
 
@@ -98,21 +63,9 @@ class ColumnsOfTensor final : public CodedTensor {
 
  private:
   const TensorRecord& record_;
-  ArrangedSource::RowMap map_;
+  RowMap map_;
   int64_t width_ = 0;
 };
-
-int64_t RowsOfGroup(const TensorRule& rule) {
-  int64_t rows = 0;
-  for (const TensorPart& part : rule.parts) rows += part.rows;
-  return rows;
-}
-
-ArrangedSource::RowMap MapOf(const TensorRule& rule, size_t part) {
-  ArrangedSource::RowMap map{.first = 0, .run = rule.parts[part].rows, .period = RowsOfGroup(rule)};
-  for (size_t i = 0; i < part; ++i) map.first += rule.parts[i].rows;
-  return map;
-}
 
 Error Misfit(const std::string& path, const TensorRecord& record, const TensorRule& rule) {
   std::string parts;
@@ -134,27 +87,31 @@ std::vector<float> FloatsOf(const TensorRecord& record) {
   return out;
 }
 
+int64_t BytesOf(const CodedTensor& coded) {
+  int64_t bytes = 0;
+  for (const TensorRecord* part : coded.parts) bytes += static_cast<int64_t>(part->bytes.size());
+  return bytes;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ArrangedSource>> ArrangedSource::Open(std::unique_ptr<TensorSource> file,
-                                                             const TensorRules& rules) {
+                                                             const TensorRules& rules,
+                                                             const std::string& read) {
   std::unique_ptr<ArrangedSource> out(new ArrangedSource(std::move(file)));
   std::vector<std::pair<std::string, int64_t>> skipped;  // for what, how many
   for (const TensorRecord& record : out->file_->tensors()) {
-    std::string name = record.name;
-    const auto begins = [&](const auto& row) { return name.starts_with(row.first); };
+    const auto begins = [&](const auto& row) { return record.name.starts_with(row.first); };
     const auto& skips = rules.skipped();
-    if (const auto skip = std::find_if(skips.begin(), skips.end(), begins); skip != skips.end()) {
+    const bool wanted = !read.empty() && record.name.starts_with(read);
+    if (const auto skip = std::find_if(skips.begin(), skips.end(), begins); skip != skips.end() && !wanted) {
       const auto same = [&](const auto& row) { return row.first == skip->second; };
       auto found = std::find_if(skipped.begin(), skipped.end(), same);
       if (found == skipped.end()) found = skipped.insert(found, {skip->second, 0});
       ++found->second;
       continue;
     }
-    const auto& prefixes = rules.prefixes();
-    if (const auto prefix = std::find_if(prefixes.begin(), prefixes.end(), begins); prefix != prefixes.end())
-      name = prefix->second + name.substr(prefix->first.size());
-    CELER_RETURN_IF_ERROR(out->Arrange(record, name, rules));
+    CELER_RETURN_IF_ERROR(out->Arrange(record, WithoutPrefix(rules, record.name), rules));
   }
   for (const auto& [what, count] : skipped)
     out->warnings_.push_back(
@@ -162,21 +119,55 @@ Result<std::unique_ptr<ArrangedSource>> ArrangedSource::Open(std::unique_ptr<Ten
   return out;
 }
 
+Result<std::unique_ptr<ArrangedSource>> ArrangedSource::OpenToCopy(std::unique_ptr<TensorSource> file,
+                                                                   const TensorRules& rules,
+                                                                   bool every_part) {
+  std::unique_ptr<ArrangedSource> out(new ArrangedSource(std::move(file)));
+  for (const TensorRecord& record : out->file_->tensors()) {
+    if (IsSkipped(rules, record.name)) {
+      out->part_of_[record.name] = "";
+      CELER_RETURN_IF_ERROR(out->AddWhole(record, record.name, /*plus_one=*/false));
+    } else {
+      CELER_RETURN_IF_ERROR(out->Copy(record, WithoutPrefix(rules, record.name), rules, every_part));
+    }
+  }
+  return out;
+}
+
+Status ArrangedSource::Copy(const TensorRecord& record, const std::string& name, const TensorRules& rules,
+                            bool every_part) {
+  const PatternName pattern = PatternOf(name);
+  const auto found = rules.rules().find(pattern.pattern);
+  const TensorRule* const rule = found == rules.rules().end() ? nullptr : &found->second;
+  if (rule && !rule->renames() && !rule->elements && record.shape.rank() > 1) {
+    const bool stack = record.shape.rank() == 3;
+    if (stack || Transposed(record, *rule) || (every_part && rule->parts.size() > 1))
+      return SplitTensor(record, name, *rule, rules);
+  }
+  part_of_[record.name] = rule ? NameOf(rule->parts[0].name, pattern) : name;
+  return AddWhole(record, record.name, /*plus_one=*/false);
+}
+
 Status ArrangedSource::Arrange(const TensorRecord& record, const std::string& name,
                                const TensorRules& rules) {
   const PatternName pattern = PatternOf(name);
-  const auto found = rules.rules().find(pattern.pattern);
-  if (found == rules.rules().end()) return AddWhole(record, name, rules.PlusOne(pattern.pattern));
-  const TensorRule& rule = found->second;
+  const TensorRule* const found = RuleOf(rules, name);
+  if (!found) return AddWhole(record, name, rules.PlusOne(pattern.pattern));
+  const TensorRule& rule = *found;
   const std::string& first = rule.parts[0].name;
   if (rule.renames()) return AddWhole(record, NameOf(first, pattern), rules.PlusOne(first));
+  return SplitTensor(record, name, rule, rules);
+}
 
+Status ArrangedSource::SplitTensor(const TensorRecord& record, const std::string& name,
+                                   const TensorRule& rule, const TensorRules& rules) {
+  const PatternName pattern = PatternOf(name);
   const int rank = record.shape.rank();
   const bool vector = rank == 1 || rule.elements;
   const auto elements = record.shape.elements();
   if (rank < 1 || rank > 3 || !elements || *elements == 0) return Misfit(path(), record, rule);
   const int64_t rows = record.shape[vector || Transposed(record, rule) ? rank - 1 : rank - 2];
-  if (rows != RowsOfGroup(rule) * rule.groups) return Misfit(path(), record, rule);
+  if (rows != rule.RowsOfGroup() * rule.groups) return Misfit(path(), record, rule);
   const int64_t experts = !vector && rank == 3 ? record.shape[0] : 1;
   for (size_t p = 0; p < rule.parts.size(); ++p) {
     const std::string& part = rule.parts[p].name;
@@ -248,6 +239,7 @@ Status ArrangedSource::AddRows(const TensorRecord& record, const TensorRule& rul
   coded->name = name;
   coded->count = std::max<int64_t>(experts, 1);
   coded->rows = rows;
+  if (inner) coded->stored_bytes = BytesOf(*inner) / (inner->count * inner->rows) * rows * coded->count;
   CELER_RETURN_IF_ERROR(Add({name, record.dtype, shape, record.bytes}, record));
   coded_[name] = std::move(coded);
   return {};
@@ -270,6 +262,11 @@ Status ArrangedSource::Add(TensorRecord record, const TensorRecord& in_file) {
   if (table_.Add(std::move(record))) return {};
   return Error::Corrupt(path(), ": tensor '", Printable(in_file.name), "' is '", Printable(name),
                         "', and so is another one");
+}
+
+std::string_view ArrangedSource::PartOf(std::string_view name) const {
+  const auto kept = part_of_.find(std::string(name));
+  return kept == part_of_.end() ? name : std::string_view(kept->second);
 }
 
 const CodedTensor* ArrangedSource::Coded(std::string_view name) const {

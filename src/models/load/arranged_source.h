@@ -12,28 +12,29 @@
 #include "base/result.h"
 #include "io/file/tensor_table.h"
 #include "models/config/tensor_rules.h"
+#include "models/load/find_rule.h"
 #include "weights/tensor_source.h"
 
 namespace celer {
 
 class ArrangedSource final : public TensorSource {
  public:
-  // Where the rows of a part are among those of a tensor: `run` together, the first ones at `first`, then again
-  // every `period` rows.
-  struct RowMap {
-    int64_t first = 0, run = 0, period = 0;
-    int64_t operator()(int64_t row) const { return first + row / run * period + row % run; }
-  };
-
-  // An error names the tensor whose shape does not fit its rule.
+  // An error names the tensor whose shape does not fit its rule. Tensors whose names begin with `read` are read even if
+  // the rules skip them.
   static Result<std::unique_ptr<ArrangedSource>> Open(std::unique_ptr<TensorSource> file,
-                                                      const TensorRules& rules);
+                                                      const TensorRules& rules, const std::string& read = "");
+  // What a copy of the file has in which matrices are quantized. All that rules find in rows where it lies keeps the
+  // file's name and values. Transposed matrices and stacks of experts become the parts in them, which Open() leaves as
+  // they are; with `every_part` so do matrices of several parts.
+  static Result<std::unique_ptr<ArrangedSource>> OpenToCopy(std::unique_ptr<TensorSource> file,
+                                                            const TensorRules& rules, bool every_part);
 
   const TensorRecord* Find(std::string_view name) const override { return table_.Find(name); }
   const std::vector<TensorRecord>& tensors() const override { return table_.records(); }
   void DropPages(const TensorRecord& tensor) const override { file_->DropPages(tensor); }
   const std::string& path() const override { return file_->path(); }
   const CodedTensor* Coded(std::string_view name) const override;
+  std::string_view PartOf(std::string_view name) const override;
 
   // What is not read of the file, a sentence each.
   const std::vector<std::string>& warnings() const { return warnings_; }
@@ -43,6 +44,10 @@ class ArrangedSource final : public TensorSource {
 
   // One tensor of the file, whose name without a prefix is `name`, as its parts.
   Status Arrange(const TensorRecord& record, const std::string& name, const TensorRules& rules);
+  // For OpenToCopy().
+  Status Copy(const TensorRecord& record, const std::string& name, const TensorRules& rules, bool every_part);
+  Status SplitTensor(const TensorRecord& record, const std::string& name, const TensorRule& rule,
+                     const TensorRules& rules);
   Status AddWhole(const TensorRecord& record, const std::string& name, bool plus_one);
   Status AddElements(const TensorRecord& record, const RowMap& map, const std::string& name, bool plus_one);
   // `experts` matrices in a stack, or with 0 one matrix.
@@ -56,6 +61,7 @@ class ArrangedSource final : public TensorSource {
   TensorTable table_;
   std::unordered_map<std::string, std::unique_ptr<CodedTensor>> coded_;
   std::unordered_map<std::string, std::string> in_file_;  // of quantized tensors with another name
+  std::unordered_map<std::string, std::string> part_of_;  // of tensors that kept their names
   std::vector<std::vector<float>> vectors_;
   std::vector<std::string> warnings_;
 };

@@ -61,6 +61,40 @@ Result<int64_t> GgufReader::SameInAllLayers(const std::string& key, int64_t laye
   return *low;
 }
 
+Result<std::vector<int64_t>> GgufReader::InLayers(const std::string& key, int64_t layers) const {
+  const GgufValue* value = file_.FindValue(Whole(key));
+  if (!value || value->type != GgufType::kArray) {
+    CELER_ASSIGN(const int64_t number, Int(key));
+    return std::vector<int64_t>(layers, number);
+  }
+  const auto numbers = file_.GetIntArray(Whole(key));
+  if (!numbers || std::ssize(*numbers) != layers)
+    return WrongKind(key, ("an integer, or one for each of " + std::to_string(layers) + " layers").c_str());
+  return std::vector<int64_t>(numbers->begin(), numbers->end());
+}
+
+Result<std::vector<int64_t>> GgufReader::InOwnLayers(const std::string& key, int64_t layers) const {
+  constexpr int64_t kMostLayers = 8192;
+  CELER_ASSIGN(const int64_t all, Int("block_count"));
+  if (all < layers || all > kMostLayers)
+    return Error::Corrupt(path_, ": ", all, " layers, ", layers, " of them the model's own");
+  CELER_ASSIGN(std::vector<int64_t> numbers, InLayers(key, all));
+  numbers.resize(layers);
+  return numbers;
+}
+
+Result<int64_t> GgufReader::SameWhereAny(const std::string& key, int64_t layers) const {
+  CELER_ASSIGN(const std::vector<int64_t> numbers, InOwnLayers(key, layers));
+  int64_t same = 0;
+  for (const int64_t number : numbers) {
+    if (number != 0 && same != 0 && number != same)
+      return Error::Unsupported(path_, ": metadata key '", Whole(key), "' is ", same, " in some layers and ",
+                                number, " in others; only models with the same in all layers are supported");
+    if (number != 0) same = number;
+  }
+  return same;
+}
+
 Result<std::vector<bool>> GgufReader::WindowedLayers(int64_t layers, int64_t default_period) const {
   const std::string key = "attention.sliding_window_pattern";
   std::vector<bool> windowed;

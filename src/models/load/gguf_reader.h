@@ -30,6 +30,12 @@ class GgufReader {
   Result<std::string> String(const std::string& key, std::string if_missing) const;
   // A number, or an array of one number per layer; all layers must have the same.
   Result<int64_t> SameInAllLayers(const std::string& key, int64_t layers) const;
+  // The same where layers may differ: one number for each.
+  Result<std::vector<int64_t>> InLayers(const std::string& key, int64_t layers) const;
+  // And without those behind the model's own, which block_count counts.
+  Result<std::vector<int64_t>> InOwnLayers(const std::string& key, int64_t layers) const;
+  // The same, where layers may have 0 of what they lack: the number of the others, or 0.
+  Result<int64_t> SameWhereAny(const std::string& key, int64_t layers) const;
   // "attention.sliding_window_pattern": which layers have a window, as a bool for each or as a period whose last
   // layer has none.
   Result<std::vector<bool>> WindowedLayers(int64_t layers, int64_t default_period) const;

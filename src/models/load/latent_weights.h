@@ -7,12 +7,12 @@
 #include "base/result.h"
 #include "models/load/model.h"
 #include "weights/weight_plan.h"
-#include "weights/weight_store.h"
+#include "weights/weight_reader.h"
 
 namespace celer {
 
 // `prefix` is that of the layer: "model.layers.0." or "blk.0.".
-Status LoadLatent(const DecoderConfig& config, bool gguf, const std::string& prefix, WeightStore& store,
+Status LoadLatent(const DecoderConfig& config, bool gguf, const std::string& prefix, WeightReader& reader,
                   LayerWeights* layer);
 void AddLatentRoles(const std::string& prefix, bool gguf, WeightPlan::Roles* roles);
 

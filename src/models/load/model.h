@@ -26,8 +26,14 @@ struct RecurrentWeights {
   const float* conv = nullptr;  // [rows of q, k and v, conv_kernel]
   const float* dt_bias = nullptr;
   std::vector<float> rate;      // [value_heads], exp(A_log)
-  const float* norm = nullptr;  // [value_dim]
+  const float* norm = nullptr;  // [value_dim]; Mamba-2: [value_heads * value_dim]
   WeightView out;               // [hidden, value_heads * value_dim]
+  // Mamba-2 has these instead of q, k, v and b; a is its time step.
+  WeightView mixed;                  // x, B and C, as in conv
+  const float* conv_bias = nullptr;  // [rows of mixed]
+  const float *z_bias = nullptr, *mixed_bias = nullptr,
+              *a_bias = nullptr;  // none without RecurrentConfig::bias
+  const float* skip = nullptr;    // [value_heads], D
 };
 
 struct LatentWeights {
@@ -38,11 +44,20 @@ struct LatentWeights {
   const float* kv_a_norm = nullptr;
 };
 
+struct AltUpWeights {
+  WeightView router;   // [streams, hidden]
+  WeightView predict;  // [streams * streams, streams]
+  WeightView correct;  // [streams, streams]
+  const float* router_norm = nullptr;
+  const float* output_scale = nullptr;  // [hidden]
+};
+
 struct LayerWeights {
   // Norms are none where the model has none in that place.
   const float* attention_norm = nullptr;
   const float* attention_norm_bias = nullptr;
   const float* attention_post_norm = nullptr;
+  const float* attention_post_norm_bias = nullptr;
   WeightView q, k, v, o;
   const float* q_bias = nullptr;
   const float* k_bias = nullptr;
@@ -58,14 +73,27 @@ struct LayerWeights {
   const float* ffn_norm = nullptr;
   const float* ffn_norm_bias = nullptr;
   const float* ffn_post_norm = nullptr;
+  const float* ffn_post_norm_bias = nullptr;
   ExpertWeights dense;  // of a dense layer; no gate in one that has none
   const float *gate_bias = nullptr, *up_bias = nullptr, *down_bias = nullptr;
-  WeightView router;                   // of a sparse one
-  const float* router_bias = nullptr;  // [experts]
-  const float* choice_bias = nullptr;  // [experts]
+  WeightView router;                    // of a sparse one
+  const float* router_bias = nullptr;   // [experts]
+  const float* choice_bias = nullptr;   // [experts]
+  const float* expert_scale = nullptr;  // [experts]
+  // Of experts beside a dense block: the router's norm, the experts' own, and one behind each branch.
+  std::vector<float> router_norm;
+  const float* moe_norm = nullptr;
+  const float* moe_post_norm = nullptr;
+  const float* dense_post_norm = nullptr;
   std::vector<ExpertWeights> experts;
   ExpertWeights shared;  // empty if there is none
   WeightView shared_gate;
+  WeightView per_layer_gate, per_layer_out;  // [per_layer_dim, hidden], [hidden, per_layer_dim]
+  const float* per_layer_norm = nullptr;
+  float scale = 1;
+  AltUpWeights altup;
+  WeightView laurel_left, laurel_right;  // [laurel_rank, hidden], [hidden, laurel_rank]
+  const float* laurel_norm = nullptr;
 };
 
 struct DecoderWeights {
@@ -73,8 +101,13 @@ struct DecoderWeights {
   std::vector<LayerWeights> layers;
   const float* embedding_norm = nullptr;
   const float* embedding_norm_bias = nullptr;
-  WeightView positions;  // [position_rows, hidden]; empty if there are none
-  const float* norm = nullptr;
+  WeightView positions;                // [position_rows, hidden]; empty if there are none
+  WeightView project_in, project_out;  // [hidden, embedding_dim] and back; empty if there are none
+  WeightView per_layer_embedding;      // [per_layer_vocab, layers * per_layer_dim]; empty if there is none
+  WeightView per_layer_projection;     // [layers * per_layer_dim, hidden]
+  const float* per_layer_norm = nullptr;
+  std::vector<WeightView> streams_in, streams_out;  // [hidden, hidden] for each stream but the first
+  const float* norm = nullptr;                      // none without DecoderConfig::final_norm
   const float* norm_bias = nullptr;
   WeightView head;
   const float* head_bias = nullptr;  // [vocab]

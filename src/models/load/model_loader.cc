@@ -1,4 +1,6 @@
 // From a file to a Model: reads each part under its name, checks every shape.
+#include "models/load/model_loader.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,8 +12,11 @@
 #include "models/config/part_names.h"
 #include "models/config/rope_config.h"
 #include "models/load/latent_weights.h"
+#include "models/load/layer_extras.h"
+#include "models/load/layer_loader.h"
 #include "models/load/model.h"
 #include "models/load/open_model.h"
+#include "models/load/recurrent_weights.h"
 
 namespace celer {
 namespace {
@@ -39,12 +44,329 @@ std::string LayerPrefix(bool gguf, int64_t layer) {
   return fmt::format(fmt::runtime(gguf ? "blk.{}." : "model.layers.{}."), layer);
 }
 
-// The roles of tensors that are not projections.
-WeightPlan::Roles RolesOf(const DecoderConfig& c, bool gguf, const std::string& embedding) {
+class Loader {
+ public:
+  Loader(const DecoderConfig& config, bool gguf, std::string embedding, WeightReader& reader)
+      : config_(config),
+        gguf_(gguf),
+        names_(gguf ? kGgufNames : kHfNames),
+        embedding_(std::move(embedding)),
+        reader_(reader) {}
+
+  Result<DecoderWeights> Run() {
+    const DecoderConfig& c = config_;
+    DecoderWeights w;
+    const int64_t width = c.embedding_dim > 0 ? c.embedding_dim : c.hidden;
+    CELER_ASSIGN(w.embedding, reader_.Matrix(embedding_, c.vocab, width));
+    for (int64_t i = 0; i < c.layers; ++i) {
+      CELER_ASSIGN(LayerWeights layer, Layer(i));
+      w.layers.push_back(std::move(layer));
+    }
+    if (c.final_norm) {
+      CELER_ASSIGN(w.norm, reader_.Vector(names_.norm, c.hidden));
+    }
+    if (c.final_norm && c.norm_bias) {
+      CELER_ASSIGN(w.norm_bias, reader_.Vector(names_.norm_bias, c.hidden));
+    }
+    CELER_RETURN_IF_ERROR(EmbeddingParts(&w));
+    CELER_RETURN_IF_ERROR(LoadModelExtras(c, gguf_, reader_, &w));
+    if (c.tied_embeddings) {
+      w.head = w.embedding;
+    } else {
+      CELER_ASSIGN(w.head, reader_.Matrix(names_.head, c.vocab, width));
+    }
+    if (c.head_bias) {
+      CELER_ASSIGN(w.head_bias, reader_.Vector(names_.head_bias, c.vocab));
+    }
+    return w;
+  }
+
+  Result<LayerWeights> OneLayer(int64_t i) { return Layer(i); }
+
+ private:
+  // What is added to the embedding or done with it.
+  Status EmbeddingParts(DecoderWeights* w) {
+    const DecoderConfig& c = config_;
+    if (c.embedding_norm) {
+      CELER_ASSIGN(w->embedding_norm, reader_.Vector(names_.embedding_norm, c.hidden));
+      if (c.norm_bias) {
+        CELER_ASSIGN(w->embedding_norm_bias, reader_.Vector(names_.embedding_norm_bias, c.hidden));
+      }
+    }
+    if (c.embedding_dim > 0) {
+      CELER_ASSIGN(w->project_in, reader_.Matrix(names_.project_in, c.hidden, c.embedding_dim));
+      CELER_ASSIGN(w->project_out, reader_.Matrix(names_.project_out, c.embedding_dim, c.hidden));
+    }
+    if (c.position_rows > 0) {
+      CELER_ASSIGN(w->positions, reader_.Matrix(names_.positions, c.position_rows, c.hidden));
+    }
+    return {};
+  }
+
+  Result<LayerWeights> Layer(int64_t i) {
+    const DecoderConfig& c = config_;
+    LayerWeights w;
+    CELER_RETURN_IF_ERROR(Norms(i, &w));
+    CELER_RETURN_IF_ERROR(LoadLayerExtras(c, gguf_, LayerPrefix(gguf_, i), reader_, &w));
+    if (c.HasMixer(i)) {
+      CELER_RETURN_IF_ERROR(c.IsRecurrent(i) ? LoadRecurrent(c, gguf_, i, reader_, &w) : Attention(i, &w));
+    }
+    if (!c.HasFfn(i)) return w;
+    if (c.IsSparse(i)) {
+      CELER_RETURN_IF_ERROR(gguf_ ? GgufExperts(i, &w) : HfExperts(i, &w));
+      CELER_RETURN_IF_ERROR(RouterVectors(i, &w));
+      CELER_RETURN_IF_ERROR(ExpertBiases(i, &w));
+      if (!c.moe.beside_dense) return w;
+    }
+    CELER_ASSIGN(w.dense, Ffn(InLayer(names_.gate, i), InLayer(names_.up, i), InLayer(names_.down, i),
+                              c.Intermediate(i)));
+    if (c.mlp_bias) {
+      if (c.gated_mlp) {
+        CELER_ASSIGN(w.gate_bias, reader_.Vector(InLayer(names_.gate_bias, i), c.intermediate));
+      }
+      CELER_ASSIGN(w.up_bias, reader_.Vector(InLayer(names_.up_bias, i), c.intermediate));
+      CELER_ASSIGN(w.down_bias,
+                   reader_.ScaledVector(InLayer(names_.down_bias, i), c.hidden, c.residual_scale));
+    }
+    return w;
+  }
+
+  Status Norms(int64_t i, LayerWeights* w) {
+    const DecoderConfig& c = config_;
+    const bool one = c.parallel_block && !c.parallel_norms;  // of both branches
+    const bool mixer = c.pre_norm && c.HasMixer(i), ffn = c.pre_norm && !one && c.HasFfn(i);
+    const struct {
+      bool used;
+      const char* name;
+      const float** weights;
+    } norms[] = {
+        {mixer, names_.attention_norm, &w->attention_norm},
+        {mixer && c.norm_bias, names_.attention_norm_bias, &w->attention_norm_bias},
+        {c.post_norm || c.residual_norm, names_.attention_post_norm, &w->attention_post_norm},
+        {c.residual_norm && c.norm_bias, names_.attention_post_norm_bias, &w->attention_post_norm_bias},
+        {ffn, names_.ffn_norm, &w->ffn_norm},
+        {ffn && c.norm_bias, names_.ffn_norm_bias, &w->ffn_norm_bias},
+        {c.post_norm || c.residual_norm, names_.ffn_post_norm, &w->ffn_post_norm},
+        {c.residual_norm && c.norm_bias, names_.ffn_post_norm_bias, &w->ffn_post_norm_bias},
+    };
+    for (const auto& norm : norms)
+      if (norm.used) {
+        CELER_ASSIGN(*norm.weights, reader_.Vector(InLayer(norm.name, i), c.hidden));
+      }
+    if (one) {
+      w->ffn_norm = w->attention_norm;
+      w->ffn_norm_bias = w->attention_norm_bias;
+    }
+    return {};
+  }
+
+  Status Attention(int64_t i, LayerWeights* w) {
+    const DecoderConfig& c = config_;
+    if (c.IsLatent()) return LatentAttention(i, w);
+    const int64_t q_rows = c.heads * c.HeadDim(i);
+    const int64_t q_with_gate = c.output_gate ? 2 * q_rows : q_rows;
+    CELER_ASSIGN(w->q, reader_.Matrix(InLayer(names_.q, i), q_with_gate, c.hidden));
+    CELER_RETURN_IF_ERROR(KeysAndValues(i, w));
+    CELER_ASSIGN(w->o, reader_.Matrix(InLayer(names_.o, i), c.hidden, q_rows));
+    if (c.qkv_bias) {
+      CELER_ASSIGN(w->q_bias, reader_.Vector(InLayer(names_.q_bias, i), q_with_gate));
+    }
+    if (c.o_bias) {
+      CELER_ASSIGN(w->o_bias, reader_.ScaledVector(InLayer(names_.o_bias, i), c.hidden, c.residual_scale));
+    }
+    if (c.qk_norm && c.qk_norm_weights) {
+      CELER_RETURN_IF_ERROR(QkNorm(i, w));
+    }
+    if (c.attention_sinks) {
+      CELER_ASSIGN(w->sinks, reader_.Vector(InLayer(names_.sinks, i), c.heads));
+    }
+    return {};
+  }
+
+  Status KeysAndValues(int64_t i, LayerWeights* w) {
+    const DecoderConfig& c = config_;
+    if (c.KvFrom(i) != i) {  // some files hold what such layers do not need
+      for (const char* name : {names_.k, names_.v, names_.k_bias, names_.v_bias, names_.k_norm})
+        reader_.Skip(InLayer(name, i));
+      return {};
+    }
+    const int64_t rows = c.KvHeads(i) * c.HeadDim(i);
+    CELER_ASSIGN(w->k, reader_.Matrix(InLayer(names_.k, i), rows, c.hidden));
+    if (c.qkv_bias) {
+      CELER_ASSIGN(w->k_bias, reader_.Vector(InLayer(names_.k_bias, i), rows));
+    }
+    if (c.ValuesAreKeys(i)) return {};
+    CELER_ASSIGN(w->v, reader_.Matrix(InLayer(names_.v, i), rows, c.hidden));
+    if (c.qkv_bias) {
+      CELER_ASSIGN(w->v_bias, reader_.Vector(InLayer(names_.v_bias, i), rows));
+    }
+    return {};
+  }
+
+  Status LatentAttention(int64_t i, LayerWeights* w) {
+    const DecoderConfig& c = config_;
+    CELER_RETURN_IF_ERROR(LoadLatent(c, gguf_, LayerPrefix(gguf_, i), reader_, w));
+    CELER_ASSIGN(w->o, reader_.Matrix(InLayer(names_.o, i), c.hidden, c.heads * c.latent.value_dim));
+    if (c.o_bias) {
+      CELER_ASSIGN(w->o_bias, reader_.ScaledVector(InLayer(names_.o_bias, i), c.hidden, c.residual_scale));
+    }
+    return {};
+  }
+
+  Status QkNorm(int64_t i, LayerWeights* w) {
+    const DecoderConfig& c = config_;
+    const std::string q = InLayer(names_.q_norm, i), k = InLayer(names_.k_norm, i);
+    if (c.qk_norm_span == QkNormSpan::kOwn) {
+      CELER_ASSIGN(w->q_norm, reader_.Table(q, c.heads, c.head_dim));
+      CELER_ASSIGN(w->k_norm, reader_.Table(k, c.kv_heads, c.head_dim));
+      return {};
+    }
+    const bool head = c.qk_norm_span == QkNormSpan::kHead;
+    const int64_t dim = c.HeadDim(i), q_size = head ? dim : c.heads * dim,
+                  k_size = head ? dim : c.KvHeads(i) * dim;
+    CELER_ASSIGN(w->q_norm, reader_.Vector(q, q_size));
+    if (c.KvFrom(i) != i) return {};
+    CELER_ASSIGN(w->k_norm, reader_.Vector(k, k_size));
+    if (c.qk_norm_kind == NormKind::kLayer) {
+      CELER_ASSIGN(w->q_norm_bias, reader_.Vector(InLayer(names_.q_norm_bias, i), q_size));
+      CELER_ASSIGN(w->k_norm_bias, reader_.Vector(InLayer(names_.k_norm_bias, i), k_size));
+    }
+    return {};
+  }
+
+  Result<ExpertWeights> Ffn(const std::string& gate, const std::string& up, const std::string& down,
+                            int64_t width) {
+    ExpertWeights w;
+    if (config_.gated_mlp) {
+      CELER_ASSIGN(w.gate, reader_.Matrix(gate, width, config_.hidden));
+    }
+    CELER_ASSIGN(w.up, reader_.Matrix(up, width, config_.hidden));
+    CELER_ASSIGN(w.down, reader_.Matrix(down, config_.hidden, width));
+    return w;
+  }
+
+  // A configuration out of a GGUF file may have what no folder of its family has.
+  Status CheckExpertNames(const ExpertNames& names) const {
+    const MoeConfig& moe = config_.moe;
+    const bool shared = moe.shared_intermediate > 0;
+    if (names.experts && (names.shared || !shared) && (names.shared_gate || !shared || !moe.shared_gated) &&
+        (names.router_bias || !moe.router_bias) && (names.choice_bias || !moe.choice_bias))
+      return {};
+    return Error::Unsupported("folders of models of the type '", config_.family,
+                              "' have no names for all parts of this mixture of experts");
+  }
+
+  Status HfExperts(int64_t i, LayerWeights* w) {
+    const ExpertNames& names = FindFamily(config_.family)->experts;
+    const MoeConfig& moe = config_.moe;
+    CELER_RETURN_IF_ERROR(CheckExpertNames(names));
+    const std::string prefix = fmt::format("model.layers.{}.", i);
+    CELER_ASSIGN(w->router, reader_.Matrix(prefix + names.router, moe.experts, config_.hidden));
+    for (int64_t e = 0; e < moe.experts; ++e) {
+      const std::string expert = prefix + names.experts + std::to_string(e);
+      CELER_ASSIGN(ExpertWeights one,
+                   Ffn(expert + names.gate, expert + names.up, expert + names.down, moe.intermediate));
+      w->experts.push_back(one);
+    }
+    if (moe.shared_intermediate > 0) {
+      const std::string shared = prefix + names.shared;
+      CELER_ASSIGN(w->shared,
+                   Ffn(shared + names.gate, shared + names.up, shared + names.down, moe.shared_intermediate));
+      if (config_.mlp_bias) CELER_RETURN_IF_ERROR(SharedBiases(shared, &w->shared));
+      if (moe.shared_gated) {
+        CELER_ASSIGN(w->shared_gate, reader_.Matrix(prefix + names.shared_gate, 1, config_.hidden));
+      }
+    }
+    return {};
+  }
+
+  Status SharedBiases(const std::string& shared, ExpertWeights* w) {
+    if (config_.gated_mlp) {
+      CELER_ASSIGN(w->gate_bias, reader_.Vector(shared + ".gate_proj.bias", config_.moe.shared_intermediate));
+    }
+    CELER_ASSIGN(w->up_bias, reader_.Vector(shared + ".up_proj.bias", config_.moe.shared_intermediate));
+    CELER_ASSIGN(w->down_bias, reader_.Vector(shared + ".down_proj.bias", config_.hidden));
+    return {};
+  }
+
+  Status RouterVectors(int64_t i, LayerWeights* w) {
+    const MoeConfig& moe = config_.moe;
+    const ExpertNames& names = FindFamily(config_.family)->experts;
+    const std::string prefix = fmt::format("{}.{}.", gguf_ ? "blk" : "model.layers", i);
+    if (moe.router_bias) {
+      CELER_ASSIGN(w->router_bias,
+                   reader_.Vector(prefix + (gguf_ ? "ffn_gate_inp.bias" : names.router_bias), moe.experts));
+    }
+    if (moe.choice_bias) {
+      CELER_ASSIGN(w->choice_bias,
+                   reader_.Vector(prefix + (gguf_ ? "exp_probs_b.bias" : names.choice_bias), moe.experts));
+    }
+    return {};
+  }
+
+  Status ExpertBiases(int64_t i, LayerWeights* w) {
+    const MoeConfig& moe = config_.moe;
+    if (!moe.expert_bias) return {};
+    const ExpertBiasNames& names = gguf_ ? kGgufExpertBiases : kHfExpertBiases;
+    CELER_ASSIGN(const float* gate, reader_.Vector(InLayer(names.gate, i), moe.experts * moe.intermediate));
+    CELER_ASSIGN(const float* up, reader_.Vector(InLayer(names.up, i), moe.experts * moe.intermediate));
+    CELER_ASSIGN(const float* down, reader_.Vector(InLayer(names.down, i), moe.experts * config_.hidden));
+    for (int64_t e = 0; e < moe.experts; ++e) {
+      w->experts[e].gate_bias = gate + e * moe.intermediate;
+      w->experts[e].up_bias = up + e * moe.intermediate;
+      w->experts[e].down_bias = down + e * config_.hidden;
+    }
+    return {};
+  }
+
+  Status GgufExperts(int64_t i, LayerWeights* w) {
+    const MoeConfig& moe = config_.moe;
+    const std::string prefix = fmt::format("blk.{}.", i);
+    CELER_ASSIGN(w->router, reader_.Matrix(InLayer(kGgufRouter, i), moe.experts, config_.hidden));
+    std::vector<WeightView> gates(moe.experts);
+    if (config_.gated_mlp) {
+      CELER_ASSIGN(gates, reader_.Stack(prefix + "ffn_gate_exps.weight", moe.experts, moe.intermediate,
+                                        config_.hidden));
+    }
+    CELER_ASSIGN(const auto ups,
+                 reader_.Stack(prefix + "ffn_up_exps.weight", moe.experts, moe.intermediate, config_.hidden));
+    CELER_ASSIGN(const auto downs, reader_.Stack(prefix + "ffn_down_exps.weight", moe.experts, config_.hidden,
+                                                 moe.intermediate));
+    for (size_t e = 0; e < gates.size(); ++e)
+      w->experts.push_back({.gate = gates[e], .up = ups[e], .down = downs[e]});
+    if (moe.shared_intermediate > 0) {
+      CELER_ASSIGN(w->shared, Ffn(prefix + "ffn_gate_shexp.weight", prefix + "ffn_up_shexp.weight",
+                                  prefix + "ffn_down_shexp.weight", moe.shared_intermediate));
+      if (moe.shared_gated) {
+        CELER_ASSIGN(w->shared_gate, reader_.Matrix(InLayer(kGgufSharedGate, i), 1, config_.hidden));
+      }
+    }
+    return {};
+  }
+
+  const DecoderConfig& config_;
+  bool gguf_;
+  const PartNames& names_;
+  std::string embedding_;
+  WeightReader& reader_;
+};
+
+// As transformers does where the scale is a tensor beside the embedding.
+void RoundScale(const TensorRecord* embedding, float* scale) {
+  if (!embedding || (embedding->dtype != DType::kBf16 && embedding->dtype != DType::kF16)) return;
+  std::byte rounded[2];
+  EncodeRow(embedding->dtype, scale, 1, rounded);
+  DecodeRow(embedding->dtype, rounded, 1, scale);
+}
+
+}  // namespace
+
+WeightPlan::Roles DecoderRoles(const DecoderConfig& c, bool gguf, const std::string& embedding) {
   WeightPlan::Roles roles;
   roles[embedding] = c.tied_embeddings ? WeightRole::kVocabulary : WeightRole::kTable;
   if (!c.tied_embeddings) roles[gguf ? kGgufNames.head : kHfNames.head] = WeightRole::kVocabulary;
   if (c.position_rows > 0) roles[gguf ? kGgufNames.positions : kHfNames.positions] = WeightRole::kTable;
+  AddExtraRoles(c, gguf, &roles);
   for (int64_t i = 0; i < c.layers; ++i) {
     if (c.IsLatent()) AddLatentRoles(LayerPrefix(gguf, i), gguf, &roles);
     // As small as a router, and as easily upset: they say how long a state lasts.
@@ -64,293 +386,14 @@ WeightPlan::Roles RolesOf(const DecoderConfig& c, bool gguf, const std::string& 
   return roles;
 }
 
-class Loader {
- public:
-  // `embedding` is the name of the tensor to take for it.
-  Loader(const DecoderConfig& config, bool gguf, std::string embedding, WeightStore& store)
-      : config_(config),
-        gguf_(gguf),
-        names_(gguf ? kGgufNames : kHfNames),
-        embedding_(std::move(embedding)),
-        store_(store) {}
-
-  Result<DecoderWeights> Run() {
-    const DecoderConfig& c = config_;
-    DecoderWeights w;
-    CELER_ASSIGN(w.embedding, store_.Matrix(embedding_, c.vocab, c.hidden));
-    for (int64_t i = 0; i < c.layers; ++i) {
-      CELER_ASSIGN(LayerWeights layer, Layer(i));
-      w.layers.push_back(std::move(layer));
-    }
-    CELER_ASSIGN(w.norm, store_.Vector(names_.norm, c.hidden));
-    if (c.norm_bias) {
-      CELER_ASSIGN(w.norm_bias, store_.Vector(names_.norm_bias, c.hidden));
-    }
-    CELER_RETURN_IF_ERROR(EmbeddingParts(&w));
-    if (c.tied_embeddings) {
-      w.head = w.embedding;
-    } else {
-      CELER_ASSIGN(w.head, store_.Matrix(names_.head, c.vocab, c.hidden));
-    }
-    if (c.head_bias) {
-      CELER_ASSIGN(w.head_bias, store_.Vector(names_.head_bias, c.vocab));
-    }
-    return w;
-  }
-
- private:
-  // What is added to the embedding or done with it.
-  Status EmbeddingParts(DecoderWeights* w) {
-    const DecoderConfig& c = config_;
-    if (c.embedding_norm) {
-      CELER_ASSIGN(w->embedding_norm, store_.Vector(names_.embedding_norm, c.hidden));
-      if (c.norm_bias) {
-        CELER_ASSIGN(w->embedding_norm_bias, store_.Vector(names_.embedding_norm_bias, c.hidden));
-      }
-    }
-    if (c.position_rows > 0) {
-      CELER_ASSIGN(w->positions, store_.Matrix(names_.positions, c.position_rows, c.hidden));
-    }
-    return {};
-  }
-
-  Result<LayerWeights> Layer(int64_t i) {
-    const DecoderConfig& c = config_;
-    LayerWeights w;
-    CELER_RETURN_IF_ERROR(Norms(i, &w));
-    CELER_RETURN_IF_ERROR(c.IsRecurrent(i) ? Recurrent(i, &w.recurrent) : Attention(i, &w));
-    if (c.IsSparse(i)) {
-      CELER_RETURN_IF_ERROR(gguf_ ? GgufExperts(i, &w) : HfExperts(i, &w));
-      CELER_RETURN_IF_ERROR(RouterVectors(i, &w));
-      CELER_RETURN_IF_ERROR(ExpertBiases(i, &w));
-      return w;
-    }
-    CELER_ASSIGN(w.dense, Ffn(InLayer(names_.gate, i), InLayer(names_.up, i), InLayer(names_.down, i),
-                              c.intermediate));
-    if (c.mlp_bias) {
-      if (c.gated_mlp) {
-        CELER_ASSIGN(w.gate_bias, store_.Vector(InLayer(names_.gate_bias, i), c.intermediate));
-      }
-      CELER_ASSIGN(w.up_bias, store_.Vector(InLayer(names_.up_bias, i), c.intermediate));
-      CELER_ASSIGN(w.down_bias,
-                   store_.ScaledVector(InLayer(names_.down_bias, i), c.hidden, c.residual_scale));
-    }
-    return w;
-  }
-
-  Status Norms(int64_t i, LayerWeights* w) {
-    const DecoderConfig& c = config_;
-    const bool one = c.parallel_block && !c.parallel_norms;  // of both branches
-    const struct {
-      bool used;
-      const char* name;
-      const float** weights;
-    } norms[] = {
-        {c.pre_norm, names_.attention_norm, &w->attention_norm},
-        {c.pre_norm && c.norm_bias, names_.attention_norm_bias, &w->attention_norm_bias},
-        {c.post_norm, names_.attention_post_norm, &w->attention_post_norm},
-        {c.pre_norm && !one, names_.ffn_norm, &w->ffn_norm},
-        {c.pre_norm && !one && c.norm_bias, names_.ffn_norm_bias, &w->ffn_norm_bias},
-        {c.post_norm, names_.ffn_post_norm, &w->ffn_post_norm},
-    };
-    for (const auto& norm : norms)
-      if (norm.used) {
-        CELER_ASSIGN(*norm.weights, store_.Vector(InLayer(norm.name, i), c.hidden));
-      }
-    if (one) {
-      w->ffn_norm = w->attention_norm;
-      w->ffn_norm_bias = w->attention_norm_bias;
-    }
-    return {};
-  }
-
-  Status Attention(int64_t i, LayerWeights* w) {
-    const DecoderConfig& c = config_;
-    if (c.IsLatent()) return LatentAttention(i, w);
-    const int64_t q_rows = c.heads * c.head_dim, kv_rows = c.kv_heads * c.head_dim;
-    const int64_t q_with_gate = c.output_gate ? 2 * q_rows : q_rows;
-    CELER_ASSIGN(w->q, store_.Matrix(InLayer(names_.q, i), q_with_gate, c.hidden));
-    CELER_ASSIGN(w->k, store_.Matrix(InLayer(names_.k, i), kv_rows, c.hidden));
-    CELER_ASSIGN(w->v, store_.Matrix(InLayer(names_.v, i), kv_rows, c.hidden));
-    CELER_ASSIGN(w->o, store_.Matrix(InLayer(names_.o, i), c.hidden, q_rows));
-    if (c.qkv_bias) {
-      CELER_ASSIGN(w->q_bias, store_.Vector(InLayer(names_.q_bias, i), q_with_gate));
-      CELER_ASSIGN(w->k_bias, store_.Vector(InLayer(names_.k_bias, i), kv_rows));
-      CELER_ASSIGN(w->v_bias, store_.Vector(InLayer(names_.v_bias, i), kv_rows));
-    }
-    if (c.o_bias) {
-      CELER_ASSIGN(w->o_bias, store_.ScaledVector(InLayer(names_.o_bias, i), c.hidden, c.residual_scale));
-    }
-    if (c.qk_norm) {
-      CELER_RETURN_IF_ERROR(QkNorm(i, w));
-    }
-    if (c.attention_sinks) {
-      CELER_ASSIGN(w->sinks, store_.Vector(InLayer(names_.sinks, i), c.heads));
-    }
-    return {};
-  }
-
-  Status LatentAttention(int64_t i, LayerWeights* w) {
-    const DecoderConfig& c = config_;
-    CELER_RETURN_IF_ERROR(LoadLatent(c, gguf_, LayerPrefix(gguf_, i), store_, w));
-    CELER_ASSIGN(w->o, store_.Matrix(InLayer(names_.o, i), c.hidden, c.heads * c.latent.value_dim));
-    if (c.o_bias) {
-      CELER_ASSIGN(w->o_bias, store_.ScaledVector(InLayer(names_.o_bias, i), c.hidden, c.residual_scale));
-    }
-    return {};
-  }
-
-  Status QkNorm(int64_t i, LayerWeights* w) {
-    const DecoderConfig& c = config_;
-    const std::string q = InLayer(names_.q_norm, i), k = InLayer(names_.k_norm, i);
-    if (c.qk_norm_span == QkNormSpan::kOwn) {
-      CELER_ASSIGN(w->q_norm, store_.Table(q, c.heads, c.head_dim));
-      CELER_ASSIGN(w->k_norm, store_.Table(k, c.kv_heads, c.head_dim));
-      return {};
-    }
-    const bool head = c.qk_norm_span == QkNormSpan::kHead;
-    const int64_t q_size = head ? c.head_dim : c.heads * c.head_dim,
-                  k_size = head ? c.head_dim : c.kv_heads * c.head_dim;
-    CELER_ASSIGN(w->q_norm, store_.Vector(q, q_size));
-    CELER_ASSIGN(w->k_norm, store_.Vector(k, k_size));
-    if (c.qk_norm_kind == NormKind::kLayer) {
-      CELER_ASSIGN(w->q_norm_bias, store_.Vector(InLayer(names_.q_norm_bias, i), q_size));
-      CELER_ASSIGN(w->k_norm_bias, store_.Vector(InLayer(names_.k_norm_bias, i), k_size));
-    }
-    return {};
-  }
-
-  Status Recurrent(int64_t i, RecurrentWeights* w) {
-    const RecurrentConfig& r = config_.recurrent;
-    const int64_t keys = r.key_heads * r.key_dim, values = r.value_heads * r.value_dim;
-    const struct {
-      const char* name;
-      int64_t rows;
-      WeightView* weights;
-    } matrices[] = {{names_.state_q, keys, &w->q},          {names_.state_k, keys, &w->k},
-                    {names_.state_v, values, &w->v},        {names_.state_z, values, &w->z},
-                    {names_.state_b, r.value_heads, &w->b}, {names_.state_a, r.value_heads, &w->a}};
-    for (const auto& matrix : matrices) {
-      CELER_ASSIGN(*matrix.weights, store_.Matrix(InLayer(matrix.name, i), matrix.rows, config_.hidden));
-    }
-    CELER_ASSIGN(w->out, store_.Matrix(InLayer(names_.state_out, i), config_.hidden, values));
-    CELER_ASSIGN(w->conv, store_.Vector(InLayer(names_.state_conv, i), (2 * keys + values) * r.conv_kernel));
-    CELER_ASSIGN(w->dt_bias, store_.Vector(InLayer(names_.state_dt_bias, i), r.value_heads));
-    CELER_ASSIGN(w->norm, store_.Vector(InLayer(names_.state_norm, i), r.value_dim));
-    CELER_ASSIGN(const float* const a_log, store_.Vector(InLayer(names_.state_a_log, i), r.value_heads));
-    for (int64_t h = 0; h < r.value_heads; ++h) w->rate.push_back(gguf_ ? -a_log[h] : std::exp(a_log[h]));
-    return {};
-  }
-
-  Result<ExpertWeights> Ffn(const std::string& gate, const std::string& up, const std::string& down,
-                            int64_t width) {
-    ExpertWeights w;
-    if (config_.gated_mlp) {
-      CELER_ASSIGN(w.gate, store_.Matrix(gate, width, config_.hidden));
-    }
-    CELER_ASSIGN(w.up, store_.Matrix(up, width, config_.hidden));
-    CELER_ASSIGN(w.down, store_.Matrix(down, config_.hidden, width));
-    return w;
-  }
-
-  Status HfExperts(int64_t i, LayerWeights* w) {
-    const ExpertNames& names = FindFamily(config_.family)->experts;
-    const MoeConfig& moe = config_.moe;
-    const std::string prefix = fmt::format("model.layers.{}.", i);
-    CELER_ASSIGN(w->router, store_.Matrix(prefix + names.router, moe.experts, config_.hidden));
-    for (int64_t e = 0; e < moe.experts; ++e) {
-      const std::string expert = prefix + names.experts + std::to_string(e);
-      CELER_ASSIGN(ExpertWeights one,
-                   Ffn(expert + names.gate, expert + names.up, expert + names.down, moe.intermediate));
-      w->experts.push_back(one);
-    }
-    if (moe.shared_intermediate > 0) {
-      const std::string shared = prefix + names.shared;
-      CELER_ASSIGN(w->shared,
-                   Ffn(shared + names.gate, shared + names.up, shared + names.down, moe.shared_intermediate));
-      if (config_.mlp_bias) CELER_RETURN_IF_ERROR(SharedBiases(shared, &w->shared));
-      if (moe.shared_gated) {
-        CELER_ASSIGN(w->shared_gate, store_.Matrix(prefix + names.shared_gate, 1, config_.hidden));
-      }
-    }
-    return {};
-  }
-
-  Status SharedBiases(const std::string& shared, ExpertWeights* w) {
-    CELER_ASSIGN(w->gate_bias, store_.Vector(shared + ".gate_proj.bias", config_.moe.shared_intermediate));
-    CELER_ASSIGN(w->up_bias, store_.Vector(shared + ".up_proj.bias", config_.moe.shared_intermediate));
-    CELER_ASSIGN(w->down_bias, store_.Vector(shared + ".down_proj.bias", config_.hidden));
-    return {};
-  }
-
-  Status RouterVectors(int64_t i, LayerWeights* w) {
-    const MoeConfig& moe = config_.moe;
-    const ExpertNames& names = FindFamily(config_.family)->experts;
-    const std::string prefix = fmt::format("{}.{}.", gguf_ ? "blk" : "model.layers", i);
-    if (moe.router_bias) {
-      CELER_ASSIGN(w->router_bias,
-                   store_.Vector(prefix + (gguf_ ? "ffn_gate_inp.bias" : names.router_bias), moe.experts));
-    }
-    if (moe.choice_bias) {
-      CELER_ASSIGN(w->choice_bias,
-                   store_.Vector(prefix + (gguf_ ? "exp_probs_b.bias" : names.choice_bias), moe.experts));
-    }
-    return {};
-  }
-
-  Status ExpertBiases(int64_t i, LayerWeights* w) {
-    const MoeConfig& moe = config_.moe;
-    if (!moe.expert_bias) return {};
-    const ExpertBiasNames& names = gguf_ ? kGgufExpertBiases : kHfExpertBiases;
-    CELER_ASSIGN(const float* gate, store_.Vector(InLayer(names.gate, i), moe.experts * moe.intermediate));
-    CELER_ASSIGN(const float* up, store_.Vector(InLayer(names.up, i), moe.experts * moe.intermediate));
-    CELER_ASSIGN(const float* down, store_.Vector(InLayer(names.down, i), moe.experts * config_.hidden));
-    for (int64_t e = 0; e < moe.experts; ++e) {
-      w->experts[e].gate_bias = gate + e * moe.intermediate;
-      w->experts[e].up_bias = up + e * moe.intermediate;
-      w->experts[e].down_bias = down + e * config_.hidden;
-    }
-    return {};
-  }
-
-  Status GgufExperts(int64_t i, LayerWeights* w) {
-    const MoeConfig& moe = config_.moe;
-    const std::string prefix = fmt::format("blk.{}.", i);
-    CELER_ASSIGN(w->router, store_.Matrix(InLayer(kGgufRouter, i), moe.experts, config_.hidden));
-    CELER_ASSIGN(const auto gates, store_.Stack(prefix + "ffn_gate_exps.weight", moe.experts,
-                                                moe.intermediate, config_.hidden));
-    CELER_ASSIGN(const auto ups,
-                 store_.Stack(prefix + "ffn_up_exps.weight", moe.experts, moe.intermediate, config_.hidden));
-    CELER_ASSIGN(const auto downs, store_.Stack(prefix + "ffn_down_exps.weight", moe.experts, config_.hidden,
-                                                moe.intermediate));
-    for (size_t e = 0; e < gates.size(); ++e)
-      w->experts.push_back({.gate = gates[e], .up = ups[e], .down = downs[e]});
-    if (moe.shared_intermediate > 0) {
-      CELER_ASSIGN(w->shared, Ffn(prefix + "ffn_gate_shexp.weight", prefix + "ffn_up_shexp.weight",
-                                  prefix + "ffn_down_shexp.weight", moe.shared_intermediate));
-      if (moe.shared_gated) {
-        CELER_ASSIGN(w->shared_gate, store_.Matrix(InLayer(kGgufSharedGate, i), 1, config_.hidden));
-      }
-    }
-    return {};
-  }
-
-  const DecoderConfig& config_;
-  bool gguf_;
-  const PartNames& names_;
-  std::string embedding_;
-  WeightStore& store_;
-};
-
-// As transformers does where the scale is a tensor beside the embedding.
-void RoundEmbeddingScale(DType stored, DecoderConfig* config) {
-  if (!config->embedding_scale_rounded || (stored != DType::kBf16 && stored != DType::kF16)) return;
-  std::byte rounded[2];
-  EncodeRow(stored, &config->embedding_scale, 1, rounded);
-  DecodeRow(stored, rounded, 1, &config->embedding_scale);
+Result<DecoderWeights> ReadDecoder(const DecoderConfig& config, bool gguf, const std::string& embedding,
+                                   WeightReader& reader) {
+  return Loader(config, gguf, embedding, reader).Run();
 }
 
-}  // namespace
+Result<LayerWeights> LoadLayer(const DecoderConfig& config, bool gguf, int64_t layer, WeightReader& reader) {
+  return Loader(config, gguf, "", reader).OneLayer(layer);
+}
 
 Result<Model> Model::Load(const std::filesystem::path& path, const LoadOptions& options, ThreadPool& pool) {
   CELER_ASSIGN(Opened opened, OpenModel(path, options.keep_fp8));
@@ -359,15 +402,17 @@ Result<Model> Model::Load(const std::filesystem::path& path, const LoadOptions& 
   model.source_ = std::move(opened.source);
   const std::string embedding =
       opened.gguf ? kGgufNames.embedding : ResolveTiedHead(*model.source_, &model.config_);
-  if (const TensorRecord* record = model.source_->Find(embedding))
-    RoundEmbeddingScale(record->dtype, &model.config_);
+  if (model.config_.embedding_scale_rounded) {
+    RoundScale(model.source_->Find(embedding), &model.config_.embedding_scale);
+    RoundScale(model.source_->Find(PerLayerEmbeddingName(opened.gguf)), &model.config_.per_layer_scale);
+  }
   for (const std::string& warning : model.config_.warnings) log::WarningOnce("{}", warning);
   WeightPlan plan =
-      WeightPlan::Make(options.weights, *model.source_, RolesOf(model.config_, opened.gguf, embedding));
+      WeightPlan::Make(options.weights, *model.source_, DecoderRoles(model.config_, opened.gguf, embedding));
   for (const std::string& line : plan.Lines()) log::Info("{}", line);
   model.store_ = std::make_unique<WeightStore>(*model.source_, std::move(plan), pool,
                                                options.pack ? &ChosenMatmul() : nullptr, options.pack_cache);
-  CELER_ASSIGN(model.weights_, Loader(model.config_, opened.gguf, embedding, *model.store_).Run());
+  CELER_ASSIGN(model.weights_, ReadDecoder(model.config_, opened.gguf, embedding, *model.store_));
   if (opened.gguf) {  // Llama 3.1's rope scaling comes as a tensor here
     RopeConfig& rope = model.config_.rope;
     CELER_ASSIGN(const float* factors, model.store_->Vector("rope_freqs.weight", rope.dim / 2, false));

@@ -69,18 +69,65 @@ void SkipOtherParts(TensorRules* rules) {
       rules->Skip(std::string(prefix) + name, "images or audio, which are not supported");
 }
 
-// The tensors under the names of the parts that they hold.
-Status ArrangeTensors(bool nested, Opened* opened) {
-  const Family& family = *FindFamily(opened->config.family);
-  TensorRules rules(opened->gguf ? kGgufNames : kHfNames);
+}  // namespace
+
+TensorRules RulesOf(const DecoderConfig& config, bool gguf, bool nested) {
+  const Family& family = *FindFamily(config.family);
+  TensorRules rules(gguf ? kGgufNames : kHfNames);
   if (nested) {
     SkipOtherParts(&rules);
     rules.Prefix("model.language_model.", "model.");
     rules.Prefix("language_model.model.", "model.");
     rules.Prefix("language_model.lm_head.", "lm_head.");
   }
-  const auto arrange = opened->gguf ? family.gguf_tensors : family.hf_tensors;
-  if (arrange) arrange(opened->config, &rules);
+  const auto arrange = gguf ? family.gguf_tensors : family.hf_tensors;
+  if (arrange) arrange(config, &rules);
+  return rules;
+}
+
+namespace {
+
+// Where a file has the layer for multi-token prediction: DeepSeek's and GLM's number it like the others, Qwen's do not.
+struct PredictorPlace {
+  std::string prefix;
+  const char* join;  // the tensor that shows that there is one
+};
+
+PredictorPlace PlaceOfPredictor(const DecoderConfig& config, bool gguf) {
+  if (gguf) return {fmt::format("blk.{}.", config.layers), "nextn.eh_proj.weight"};
+  if (config.family.starts_with("qwen")) return {"mtp.", "fc.weight"};
+  return {fmt::format("model.layers.{}.", config.layers), "eh_proj.weight"};
+}
+
+// DeepSeek's names for what the files of others call otherwise.
+void NamePredictor(const DecoderConfig& config, bool gguf, TensorRules* rules) {
+  const std::string layer = fmt::format(fmt::runtime(gguf ? "blk.{}." : "model.layers.{}."), config.layers);
+  struct Names {
+    const char *file, *part;
+  };
+  if (gguf) {
+    for (const auto& [file, part] : {Names{"eh_proj", "eh_proj"},
+                                     {"enorm", "enorm"},
+                                     {"hnorm", "hnorm"},
+                                     {"shared_head_norm", "shared_head.norm"},
+                                     {"shared_head_head", "shared_head.head"}})
+      rules->Rename(fmt::format("{}nextn.{}.weight", layer, file), fmt::format("{}{}.weight", layer, part));
+    return;
+  }
+  rules->Prefix("mtp.layers.0.", layer);
+  for (const auto& [file, part] : {Names{"fc", "eh_proj"},
+                                   {"pre_fc_norm_embedding", "enorm"},
+                                   {"pre_fc_norm_hidden", "hnorm"},
+                                   {"norm", "shared_head.norm"}}) {
+    const std::string name = fmt::format("{}{}.weight", layer, part);
+    rules->Rename(fmt::format("mtp.{}.weight", file), name);
+    if (part != std::string_view("eh_proj") && rules->PlusOne(rules->parts().norm)) rules->AddOne(name);
+  }
+}
+
+// The tensors under the names of the parts that they hold.
+Status ArrangeTensors(bool nested, Opened* opened) {
+  const TensorRules rules = RulesOf(opened->config, opened->gguf, nested);
   if (rules.empty()) return {};
   CELER_ASSIGN(auto arranged, ArrangedSource::Open(std::move(opened->source), rules));
   for (const std::string& line : arranged->warnings()) log::WarningOnce("{}", line);
@@ -93,6 +140,16 @@ Status ArrangeTensors(bool nested, Opened* opened) {
 Result<DecoderConfig> ReadHfConfig(const std::filesystem::path& config_path) {
   CELER_ASSIGN(const nlohmann::json json, ReadJsonFile(config_path));
   return ConfigFromHf(json, config_path.string());
+}
+
+Result<std::unique_ptr<TensorSource>> OpenFolderToCopy(const std::filesystem::path& path, bool every_part) {
+  CELER_ASSIGN(const nlohmann::json json, ReadJsonFile(path / "config.json"));
+  CELER_ASSIGN(const DecoderConfig config, ConfigFromHf(json, (path / "config.json").string()));
+  CELER_ASSIGN(std::unique_ptr<TensorSource> source, published::OpenFolder(path));
+  CELER_ASSIGN(auto arranged,
+               ArrangedSource::OpenToCopy(std::move(source), RulesOf(config, /*gguf=*/false, IsNested(json)),
+                                          every_part));
+  return std::unique_ptr<TensorSource>(std::move(arranged));
 }
 
 Result<Opened> OpenModel(const std::filesystem::path& path, bool keep_fp8) {
@@ -128,6 +185,32 @@ Result<Opened> OpenModel(const std::filesystem::path& path, bool keep_fp8) {
           ": one safetensors file has no configuration; give the folder that holds it and its config.json");
   }
   return Error::Unsupported(path.string(), ": unknown kind of file");
+}
+
+Result<std::optional<Opened>> OpenPredictor(const std::filesystem::path& path, const DecoderConfig& config) {
+  CELER_ASSIGN(const FileKind kind, DetectFile(path));
+  if (kind != FileKind::kHfDirectory && kind != FileKind::kGguf) return std::optional<Opened>();
+  Opened opened{.config = config, .source = nullptr, .gguf = kind == FileKind::kGguf};
+  bool nested = false;
+  if (opened.gguf) {
+    CELER_ASSIGN(GgufFile file, GgufFile::Open(path));
+    opened.source = MakeSource(std::move(file), path);
+  } else {
+    CELER_ASSIGN(const nlohmann::json json, ReadJsonFile(path / "config.json"));
+    nested = IsNested(json);
+    CELER_ASSIGN(opened.source, published::OpenFolder(path));
+  }
+  const PredictorPlace place = PlaceOfPredictor(config, opened.gguf);
+  if (!opened.source->Find(place.prefix + place.join)) return std::optional<Opened>();
+  TensorRules rules = RulesOf(config, opened.gguf, nested);
+  NamePredictor(config, opened.gguf, &rules);
+  CELER_ASSIGN(opened.source, ArrangedSource::Open(std::move(opened.source), rules, place.prefix));
+  return std::optional<Opened>(std::move(opened));
+}
+
+bool SameTensor(const TensorSource& source, const std::string& a, const std::string& b) {
+  const TensorRecord *first = source.Find(a), *second = source.Find(b);
+  return first && second && !source.Coded(a) && !source.Coded(b) && SameValues(*first, *second);
 }
 
 std::string ResolveTiedHead(const TensorSource& source, DecoderConfig* config) {

@@ -8,7 +8,6 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/dtype.h"
@@ -18,47 +17,48 @@
 #include "io/file/tensor_record.h"
 #include "models/config/decoder_config.h"
 #include "models/config/family.h"
+#include "models/load/file_tensors.h"
 
 namespace celer {
 
 struct SynthModel {
-  LlmShape shape;
+  std::string name;
+  nlohmann::ordered_json json;  // config.json
+  DecoderConfig config;         // as read from there
   const Family* family = nullptr;
-  RopeConfig rope;  // as far as config.json says it: no layout, no freq_factors
-  int64_t positions = 0;
-  double norm_eps = 1e-5;
-  int64_t sliding_window = 0;
   DType weights = DType::kF16;  // of matrices; GGUF keeps vectors and routers in f32
   uint64_t seed = 0;
-
-  // Width of a dense layer as the files state it; mixtures name it too, though no tensor has it.
-  int64_t dense_intermediate() const;
-  // Mistral and Mixtral have no name of their own in GGUF: they are "llama" there, with its order of rows.
-  std::string_view gguf_architecture() const;
 };
 
 // The 256 bytes and an end token: see synth_tokenizer.h.
 inline constexpr int64_t kSynthMinVocab = 257;
 
-// The family follows from what the shape has (experts, biases, qk-norm), the rest from the preset it is named
-// after. Refuses shapes that Validate(LlmShape) refuses.
+// Of a config.json, which may be that of a model of text and images: its text model then.
+Result<SynthModel> MakeSynthModel(const std::string& name, const nlohmann::ordered_json& config,
+                                  DType weights, uint64_t seed);
+// Of a model like Llama, Mistral or Qwen up to 3: the family follows from what the shape has (experts, biases,
+// qk-norm), the rest from the preset it is named after. Refuses shapes that Validate(LlmShape) refuses.
 Result<SynthModel> MakeSynthModel(const LlmShape& shape, DType weights, uint64_t seed);
+
+// What a config.json is changed to; 0 leaves a number as it is.
+struct SynthSizes {
+  int64_t layers = 0, hidden = 0, intermediate = 0, vocab = 0, heads = 0, kv_heads = 0, head_dim = 0,
+          experts = 0, experts_per_token = 0;
+};
+// Under the names that the file has for them. Lists of one entry for each layer are cut, or begin anew. `intermediate`
+// is also that of one expert.
+Result<nlohmann::ordered_json> ResizeConfig(const std::string& name, nlohmann::ordered_json config,
+                                            const SynthSizes& sizes);
 
 enum class SynthContainer { kGguf, kHf };
 
 struct SynthTensor {
-  enum class Values { kNormal, kOnes, kRopeFactors };
-
   TensorSpec spec;
-  Values values = Values::kNormal;
-  // Hugging Face's names of the equal pieces it is made of, outermost first. Values are drawn per name, so
-  // that one seed gives one model, whichever container holds it.
-  std::vector<std::string> parts;
+  FileTensor in_file;  // values are drawn per part, so that one seed gives one model in either container
   int64_t interleave_head = 0;  // head size if the rows of each head are stored as GGUF's "llama" wants them
 };
 
-std::vector<SynthTensor> SynthTensors(const SynthModel& model, SynthContainer container);
-nlohmann::ordered_json SynthConfigJson(const SynthModel& model);  // config.json
+Result<std::vector<SynthTensor>> SynthTensors(const SynthModel& model, SynthContainer container);
 
 // Called now and then with the bytes written so far; an error stops the work and removes what is half done.
 using SynthProgress = std::function<Status(int64_t done, int64_t total)>;

@@ -1,9 +1,13 @@
-// What a synthetic model is called and made of, in both containers.
+// What a synthetic model is: its config.json and its tensors, in both containers.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string_view>
 
-#include "base/check.h"
+#include "formats/decode.h"
+#include "models/config/part_names.h"
+#include "models/load/gguf_keys.h"
+#include "models/load/tensor_names.h"
 #include "models/synth/synth.h"
 
 namespace celer {
@@ -52,160 +56,224 @@ const char* FamilyName(const LlmShape& shape) {
   return shape.name.starts_with("mistral") ? "mistral" : "llama";
 }
 
-// Collects tensors under the names of one container.
-class Builder {
- public:
-  Builder(const SynthModel& model, SynthContainer container)
-      : model_(model),
-        gguf_(container == SynthContainer::kGguf),
-        interleave_(gguf_ && model.gguf_architecture() == "llama") {}
-
-  std::vector<SynthTensor> Build() {
-    const LlmShape& s = model_.shape;
-    Matrix("token_embd.weight", "model.embed_tokens.weight", s.vocab, s.hidden);
-    if (gguf_ && model_.rope.scaling == RopeConfig::Scaling::kLlama3)
-      Add("rope_freqs.weight", "", DType::kF32, {model_.rope.dim / 2}, SynthTensor::Values::kRopeFactors);
-    for (int64_t i = 0; i < s.layers; ++i) Layer(i);
-    Norm("output_norm.weight", "model.norm.weight", s.hidden);
-    if (!s.tied_embeddings) Matrix("output.weight", "lm_head.weight", s.vocab, s.hidden);
-    return std::move(tensors_);
-  }
-
- private:
-  void Layer(int64_t i) {
-    const LlmShape& s = model_.shape;
-    const int64_t q_rows = s.heads * s.head_dim, kv_rows = s.kv_heads * s.head_dim;
-    const std::string g = fmt::format("blk.{}.", i), h = fmt::format("model.layers.{}.", i);
-    Norm(g + "attn_norm.weight", h + "input_layernorm.weight", s.hidden);
-    Heads(g + "attn_q.", h + "self_attn.q_proj.", q_rows, s.hidden);
-    Heads(g + "attn_k.", h + "self_attn.k_proj.", kv_rows, s.hidden);
-    Matrix(g + "attn_v.weight", h + "self_attn.v_proj.weight", kv_rows, s.hidden);
-    if (s.qkv_bias) Vector(g + "attn_v.bias", h + "self_attn.v_proj.bias", kv_rows);
-    Matrix(g + "attn_output.weight", h + "self_attn.o_proj.weight", s.hidden, q_rows);
-    if (s.qk_norm) {
-      Norm(g + "attn_q_norm.weight", h + "self_attn.q_norm.weight", s.head_dim);
-      Norm(g + "attn_k_norm.weight", h + "self_attn.k_norm.weight", s.head_dim);
-    }
-    Norm(g + "ffn_norm.weight", h + "post_attention_layernorm.weight", s.hidden);
-    if (s.experts > 0) {
-      Experts(g, h);
-    } else {
-      Matrix(g + "ffn_gate.weight", h + "mlp.gate_proj.weight", s.intermediate, s.hidden);
-      Matrix(g + "ffn_up.weight", h + "mlp.up_proj.weight", s.intermediate, s.hidden);
-      Matrix(g + "ffn_down.weight", h + "mlp.down_proj.weight", s.hidden, s.intermediate);
-    }
-  }
-
-  void Experts(const std::string& g, const std::string& h) {
-    const LlmShape& s = model_.shape;
-    const ExpertNames& names = model_.family->experts;
-    Add(g + "ffn_gate_inp.weight", h + names.router, Small(), {s.experts, s.hidden});
-    const std::string experts = h + names.experts;
-    if (gguf_) {
-      Stack(g + "ffn_gate_exps.weight", experts, names.gate, s.intermediate, s.hidden);
-      Stack(g + "ffn_up_exps.weight", experts, names.up, s.intermediate, s.hidden);
-      Stack(g + "ffn_down_exps.weight", experts, names.down, s.hidden, s.intermediate);
-    } else {
-      for (int64_t e = 0; e < s.experts; ++e) {
-        const std::string expert = experts + std::to_string(e);
-        Matrix("", expert + names.gate, s.intermediate, s.hidden);
-        Matrix("", expert + names.up, s.intermediate, s.hidden);
-        Matrix("", expert + names.down, s.hidden, s.intermediate);
-      }
-    }
-    if (s.shared_intermediate > 0) {
-      const std::string shared = h + names.shared;
-      Matrix(g + "ffn_gate_shexp.weight", shared + names.gate, s.shared_intermediate, s.hidden);
-      Matrix(g + "ffn_up_shexp.weight", shared + names.up, s.shared_intermediate, s.hidden);
-      Matrix(g + "ffn_down_shexp.weight", shared + names.down, s.hidden, s.shared_intermediate);
-      Add(g + "ffn_gate_inp_shexp.weight", h + names.shared_gate, Small(),
-          gguf_ ? Shape{s.hidden} : Shape{1, s.hidden});
-    }
-  }
-
-  DType Small() const { return gguf_ ? DType::kF32 : model_.weights; }
-
-  SynthTensor& Add(const std::string& gguf, const std::string& hf, DType dtype, Shape shape,
-                   SynthTensor::Values values = SynthTensor::Values::kNormal) {
-    tensors_.push_back({{gguf_ ? gguf : hf, dtype, shape}, values, {hf}, 0});
-    return tensors_.back();
-  }
-  void Norm(const std::string& gguf, const std::string& hf, int64_t n) {
-    Add(gguf, hf, Small(), {n}, SynthTensor::Values::kOnes);
-  }
-  void Vector(const std::string& gguf, const std::string& hf, int64_t n) { Add(gguf, hf, Small(), {n}); }
-  void Matrix(const std::string& gguf, const std::string& hf, int64_t rows, int64_t cols) {
-    Add(gguf, hf, model_.weights, {rows, cols});
-  }
-  // A projection to heads that are rotated, with its bias.
-  void Heads(const std::string& gguf, const std::string& hf, int64_t rows, int64_t cols) {
-    SynthTensor& matrix = Add(gguf + "weight", hf + "weight", model_.weights, {rows, cols});
-    if (interleave_) matrix.interleave_head = model_.shape.head_dim;
-    if (model_.shape.qkv_bias) Vector(gguf + "bias", hf + "bias", rows);
-  }
-  void Stack(const std::string& gguf, const std::string& experts, const char* part, int64_t rows,
-             int64_t cols) {
-    SynthTensor& tensor = Add(gguf, "", model_.weights, {model_.shape.experts, rows, cols});
-    tensor.parts.clear();
-    for (int64_t e = 0; e < model_.shape.experts; ++e)
-      tensor.parts.push_back(experts + std::to_string(e) + part);
-  }
-
-  const SynthModel& model_;
-  bool gguf_, interleave_;
-  std::vector<SynthTensor> tensors_;
+struct HfNames {
+  std::string_view family, architecture;
 };
 
-}  // namespace
+constexpr HfNames kArchitectures[] = {
+    {"llama", "LlamaForCausalLM"},        {"mistral", "MistralForCausalLM"},
+    {"mixtral", "MixtralForCausalLM"},    {"qwen2", "Qwen2ForCausalLM"},
+    {"qwen3", "Qwen3ForCausalLM"},        {"qwen2_moe", "Qwen2MoeForCausalLM"},
+    {"qwen3_moe", "Qwen3MoeForCausalLM"},
+};
 
-std::string_view SynthModel::gguf_architecture() const {
-  return family->gguf ? family->gguf : "llama";
+std::string_view ArchitectureOf(std::string_view family) {
+  for (const HfNames& names : kArchitectures)
+    if (names.family == family) return names.architecture;
+  return "?";
 }
 
 // The published mixtures of the Qwen kind have dense layers as wide as the experts that one token uses.
-int64_t SynthModel::dense_intermediate() const {
-  const bool qwen_moe = shape.experts > 0 && std::string_view(family->name) != "mixtral";
+int64_t DenseIntermediate(const LlmShape& shape, std::string_view family) {
+  const bool qwen_moe = shape.experts > 0 && family != "mixtral";
   return qwen_moe ? shape.intermediate * shape.experts_per_token : shape.intermediate;
+}
+
+// The config.json of a model like Llama, Mistral or Qwen up to 3.
+nlohmann::ordered_json PlainConfig(const LlmShape& s) {
+  const Series& series = SeriesOf(s.name);
+  const std::string_view family = FamilyName(s);
+  nlohmann::ordered_json json;
+  json["architectures"] = nlohmann::ordered_json::array({ArchitectureOf(family)});
+  json["model_type"] = family;
+  json["hidden_size"] = s.hidden;
+  json["intermediate_size"] = DenseIntermediate(s, family);
+  json["num_hidden_layers"] = s.layers;
+  json["num_attention_heads"] = s.heads;
+  json["num_key_value_heads"] = s.kv_heads;
+  json["head_dim"] = s.head_dim;
+  json["vocab_size"] = s.vocab;
+  json["max_position_embeddings"] = series.positions;
+  json["rms_norm_eps"] = series.norm_eps;
+  json["hidden_act"] = "silu";
+  json["attention_dropout"] = 0.0;
+  json["initializer_range"] = 0.02;
+  json["rope_theta"] = series.theta;
+  json["rope_scaling"] = nullptr;
+  if (series.llama3_factor > 0)
+    json["rope_scaling"] = {{"rope_type", "llama3"},
+                            {"factor", series.llama3_factor},
+                            {"low_freq_factor", 1.0},
+                            {"high_freq_factor", 4.0},
+                            {"original_max_position_embeddings", 8192}};
+  json["tie_word_embeddings"] = s.tied_embeddings;
+  json["use_cache"] = true;
+  if (family == "llama" || family == "qwen3" || family == "qwen3_moe") json["attention_bias"] = false;
+  if (family == "llama") json["mlp_bias"] = false;
+  if (family == "mistral" || family == "mixtral") {
+    json["sliding_window"] = nullptr;
+    if (series.sliding_window > 0) json["sliding_window"] = series.sliding_window;
+  }
+  if (family.starts_with("qwen")) json["use_sliding_window"] = false;
+  if (s.experts > 0) {
+    json["num_experts_per_tok"] = s.experts_per_token;
+    json["output_router_logits"] = false;
+    if (family == "mixtral") {
+      json["num_local_experts"] = s.experts;
+    } else {
+      json["num_experts"] = s.experts;
+      json["moe_intermediate_size"] = s.intermediate;
+      json["norm_topk_prob"] = family == "qwen3_moe";
+      json["decoder_sparse_step"] = 1;
+      json["mlp_only_layers"] = nlohmann::ordered_json::array();
+      if (s.shared_intermediate > 0) json["shared_expert_intermediate_size"] = s.shared_intermediate;
+    }
+  }
+  return json;
+}
+
+std::string_view TorchName(DType dtype) {
+  return dtype == DType::kF32 ? "float32" : dtype == DType::kF16 ? "float16" : "bfloat16";
+}
+
+bool IsOfExperts(const FileTensor& tensor) {
+  return tensor.parts[0].key.find(".experts.") != std::string::npos;
+}
+
+// Of a matrix. GGUF's MXFP4 is for experts; files of such models have the rest in q8_0.
+DType MatrixType(const SynthModel& model, const FileTensor& tensor) {
+  const bool mixed = model.weights == DType::kMxfp4 && model.config.moe.experts > 0 && !IsOfExperts(tensor);
+  const DType type = mixed ? DType::kQ8_0 : model.weights;
+  const int64_t cols = tensor.shape[tensor.shape.rank() - 1];
+  if (tensor.role != WeightRole::kHeads || cols % Info(type).block == 0) return type;
+  return cols % Info(DType::kQ8_0).block == 0 ? DType::kQ8_0 : DType::kF16;  // as llama.cpp falls back
+}
+
+Status CheckBlocks(const SynthModel& model) {
+  if (Info(model.weights).block == 1) return {};
+  CELER_ASSIGN(const std::vector<SynthTensor> tensors, SynthTensors(model, SynthContainer::kGguf));
+  for (const SynthTensor& tensor : tensors) {
+    const int64_t cols = tensor.spec.shape[tensor.spec.shape.rank() - 1];
+    if (const int block = Info(tensor.spec.dtype).block; cols % block != 0)
+      return Error::Invalid(
+          model.name, ": '", tensor.spec.name, "' has rows of ", cols, " elements, and ",
+          Name(tensor.spec.dtype), " needs a multiple of ", block,
+          block > 32 && cols % 32 == 0 ? "; take q4_0, q5_0 or q8_0" : "; take f16 or bf16");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<SynthModel> MakeSynthModel(const std::string& name, const nlohmann::ordered_json& given, DType weights,
+                                  uint64_t seed) {
+  SynthModel model;
+  model.name = name;
+  model.json = TextConfigOf(given);
+  model.weights = weights;
+  model.seed = seed;
+  nlohmann::ordered_json& json = model.json;
+  json.erase("quantization_config");
+  json.erase("dtype");
+  json["torch_dtype"] = TorchName(weights);
+  json["celer_synthetic"] = {{"note", "synthetic: random weights"}, {"preset", name}, {"seed", seed}};
+  CELER_ASSIGN(model.config, ConfigFromHf(nlohmann::json(json), name));
+  model.family = FindFamily(model.config.family);
+  const int64_t vocab = model.config.vocab;
+  if (vocab < kSynthMinVocab)
+    return Error::Invalid(name, ": a vocabulary of ", vocab, " tokens does not hold the ", kSynthMinVocab - 1,
+                          " bytes and an end token; give ", kSynthMinVocab, " or more");
+  json["bos_token_id"] = json["eos_token_id"] = vocab - 1;
+  json.erase("pad_token_id");
+  CELER_RETURN_IF_ERROR(CheckBlocks(model));
+  return model;
 }
 
 Result<SynthModel> MakeSynthModel(const LlmShape& shape, DType weights, uint64_t seed) {
   CELER_RETURN_IF_ERROR(Validate(shape));
+  const bool mixed = shape.qk_norm && shape.shared_intermediate > 0;
+  if (!shape.kinds.empty() || !shape.gated_mlp || mixed)
+    return Error::Unsupported(shape.name,
+                              ": its layers are not all like those of Llama, Mistral and Qwen up to 3, which "
+                              "is what a shape alone can say; take the name of a model or its config.json");
   if (shape.head_dim % 2 != 0)
     return Error::Invalid(shape.name, ": heads of ", shape.head_dim,
                           " elements cannot be rotated; give an even number");
-  if (shape.vocab < kSynthMinVocab)
-    return Error::Invalid(shape.name, ": a vocabulary of ", shape.vocab, " tokens does not hold the ",
-                          kSynthMinVocab - 1, " bytes and an end token; give ", kSynthMinVocab, " or more");
-  const Series& series = SeriesOf(shape.name);
-  SynthModel model;
-  model.shape = shape;
-  model.family = FindFamily(FamilyName(shape));
-  CELER_CHECK(model.family != nullptr);
-  model.rope.theta = series.theta;
-  model.rope.dim = shape.head_dim;
-  if (series.llama3_factor > 0) {
-    model.rope.scaling = RopeConfig::Scaling::kLlama3;
-    model.rope.factor = series.llama3_factor;
-    model.rope.original_positions = 8192;
-  }
-  model.positions = series.positions;
-  model.norm_eps = series.norm_eps;
-  model.sliding_window = series.sliding_window;
-  model.weights = weights;
-  model.seed = seed;
-  for (const SynthTensor& tensor : SynthTensors(model, SynthContainer::kGguf)) {
-    const int64_t cols = tensor.spec.shape[tensor.spec.shape.rank() - 1];
-    if (const int block = Info(tensor.spec.dtype).block; cols % block != 0)
-      return Error::Invalid(
-          shape.name, ": '", tensor.spec.name, "' has rows of ", cols, " elements, and ",
-          Name(tensor.spec.dtype), " needs a multiple of ", block,
-          block > 32 && cols % 32 == 0 ? "; take q4_0, q5_0 or q8_0" : "; take f16 or bf16");
-  }
-  return model;
+  return MakeSynthModel(shape.name, PlainConfig(shape), weights, seed);
 }
 
-std::vector<SynthTensor> SynthTensors(const SynthModel& model, SynthContainer container) {
-  return Builder(model, container).Build();
+Result<std::vector<SynthTensor>> SynthTensors(const SynthModel& model, SynthContainer container) {
+  const bool gguf = container == SynthContainer::kGguf;
+  CELER_ASSIGN(std::vector<FileTensor> list,
+               FileTensors(model.config, gguf ? ModelContainer::kGguf : ModelContainer::kHf));
+  const bool interleaves = gguf && GgufInterleaves(model.config);
+  std::vector<SynthTensor> tensors;
+  for (FileTensor& tensor : list) {
+    const bool floats = gguf && (tensor.role == WeightRole::kVector || tensor.role == WeightRole::kRouter);
+    SynthTensor out{.spec = {tensor.name, floats ? DType::kF32 : MatrixType(model, tensor), tensor.shape},
+                    .in_file = std::move(tensor)};
+    const std::string pattern = PatternOf(out.in_file.parts[0].key).pattern;
+    const bool turned = pattern == kHfNames.q || pattern == kHfNames.k || pattern == kHfNames.q_bias ||
+                        pattern == kHfNames.k_bias;
+    if (interleaves && turned) out.interleave_head = model.config.head_dim;
+    tensors.push_back(std::move(out));
+  }
+  return tensors;
+}
+
+namespace {
+
+// Names for one number; the first one that a file has is its own.
+void SetNumber(nlohmann::ordered_json* json, std::initializer_list<const char*> names, int64_t value) {
+  if (value <= 0) return;
+  bool found = false;
+  for (const char* name : names)
+    if (json->contains(name)) {
+      (*json)[name] = value;
+      found = true;
+    }
+  if (!found) (*json)[*names.begin()] = value;
+}
+
+}  // namespace
+
+Result<nlohmann::ordered_json> ResizeConfig(const std::string& name, nlohmann::ordered_json given,
+                                            const SynthSizes& sizes) {
+  nlohmann::ordered_json json = TextConfigOf(given);
+  CELER_ASSIGN(const DecoderConfig config, ConfigFromHf(nlohmann::json(json), name));
+  if ((sizes.experts > 0 || sizes.experts_per_token > 0) && config.moe.experts == 0)
+    return Error::Invalid("--experts: ", name, " is no mixture of experts; take a model that is one");
+  if (sizes.layers > 0) {
+    const auto before = static_cast<size_t>(config.layers), after = static_cast<size_t>(sizes.layers);
+    for (auto& [key, value] : json.items()) {
+      if (value.is_string() && value.get<std::string>().size() == before &&
+          key == "hybrid_override_pattern") {
+        std::string pattern = value.get<std::string>();
+        for (size_t i = before; i < after; ++i) pattern += pattern[i - before];
+        value = pattern.substr(0, after);
+      } else if (value.is_array() && value.size() == before) {
+        nlohmann::ordered_json resized = nlohmann::ordered_json::array();
+        for (size_t i = 0; i < after; ++i) resized.push_back(value[i % before]);
+        value = std::move(resized);
+      }
+    }
+    SetNumber(&json, {"num_hidden_layers", "n_layer", "n_layers"}, sizes.layers);
+  }
+  SetNumber(&json, {"hidden_size", "n_embd", "n_embed", "d_model"}, sizes.hidden);
+  if (sizes.hidden > 0 && json.contains("word_embed_proj_dim")) json["word_embed_proj_dim"] = sizes.hidden;
+  if (config.moe.experts > 0 && sizes.intermediate > 0 && json.contains("moe_intermediate_size"))
+    json["moe_intermediate_size"] = sizes.intermediate;
+  SetNumber(&json, {"intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"}, sizes.intermediate);
+  SetNumber(&json, {"vocab_size"}, sizes.vocab);
+  if (sizes.vocab > 0 && json.contains("vocab_size_per_layer_input"))
+    json["vocab_size_per_layer_input"] = sizes.vocab;
+  SetNumber(&json, {"num_attention_heads", "n_head", "n_heads"}, sizes.heads);
+  SetNumber(&json, {"num_key_value_heads", "num_kv_heads"}, sizes.kv_heads);
+  SetNumber(&json, {"head_dim"}, sizes.head_dim);
+  SetNumber(&json, {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"},
+            sizes.experts);
+  SetNumber(&json, {"num_experts_per_tok", "moe_k", "top_k_experts", "moe_topk"}, sizes.experts_per_token);
+  return json;
 }
 
 }  // namespace celer

@@ -1,11 +1,15 @@
 #include "models/synth/synth_values.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "formats/decode.h"
-#include "models/cpu/rope.h"
+#include "models/config/plain_layers.h"
+#include "models/config/rope_config.h"
+#include "models/load/gguf_keys.h"
 
 namespace celer {
 namespace {
@@ -62,15 +66,25 @@ int64_t PublishedRow(int64_t row, int64_t head) {
   return row - in_head + in_head % 2 * (head / 2) + in_head / 2;
 }
 
-// What GGUF divides the frequencies by, where config.json has Llama 3.1's scaling.
-std::vector<float> RopeFactors(const RopeConfig& rope) {
-  RopeConfig plain = rope;
-  plain.scaling = RopeConfig::Scaling::kNone;
-  const RopeTable before(plain), after(rope);
-  std::vector<float> factors;
-  for (size_t i = 0; i < before.frequencies().size(); ++i)
-    factors.push_back(before.frequencies()[i] / after.frequencies()[i]);
-  return factors;
+// What a value is made of: mean + scale * draw. The scales are powers of two, so that the product is exact and no machine
+// rounds another way.
+struct Spread {
+  float mean = 0, scale = 1;
+  bool decay = false;  // -exp() of it in GGUF
+};
+
+// Norms of plain models are ones, as they were before there were others: a seed keeps its model.
+Spread SpreadOf(const std::string& key, bool vector, bool plain) {
+  const auto ends = [&](std::string_view word) { return key.ends_with(word); };
+  if (ends("A_log")) return {2, 32, true};    // states last for some tokens up to some hundreds
+  if (ends("dt_bias")) return {-4.5f, 64};    // steps of a hundredth
+  if (ends(".sinks")) return {0, 64};         // beside scores of about one
+  if (ends("conv1d.weight")) return {0, 16};  // a kernel has few numbers
+  const bool scale = ends("layer_scalar") || ends("per_expert_scale") || ends("router.scale") ||
+                     ends("correct_output_scale") || ends("linear_attn.D");
+  const bool norm = vector && key.find("norm") != std::string::npos && !ends(".bias");
+  if (scale || norm) return {1, plain ? 0.0f : 4.0f};
+  return {};
 }
 
 bool IsKFormat(DType dtype) {
@@ -96,7 +110,7 @@ SynthFiller::SynthFiller(const SynthModel& model, ThreadPool& pool, SynthProgres
 // Quantizing to a K format is a search, far slower than drawing the values. So large matrices are
 // made of blocks that are drawn and quantized once, and each row takes its own random choice of them.
 bool SynthFiller::UsesPool(const SynthTensor& tensor) const {
-  if (tensor.values != SynthTensor::Values::kNormal || !IsKFormat(tensor.spec.dtype)) return false;
+  if (!IsKFormat(tensor.spec.dtype)) return false;
   const Extent extent = ExtentOf(tensor.spec.shape);
   const int64_t per_row = extent.cols / Info(tensor.spec.dtype).block;
   return per_row >= kPoolMinBlocksPerRow && per_row * extent.rows > kPoolBlocks / 8;
@@ -121,24 +135,113 @@ Status SynthFiller::Fill(const SynthTensor& tensor, const TensorSink& sink) {
   return {};
 }
 
+namespace {
+
+// Where the values of a tensor come from: which part has which row.
+class PartRows {
+ public:
+  PartRows(const SynthModel& model, const SynthTensor& tensor)
+      : seed_(model.seed),
+        tensor_(tensor),
+        file_(tensor.in_file),
+        vector_(file_.role == WeightRole::kVector),
+        plain_(HasPlainLayers(model.config)) {
+    const std::vector<ModelPart>& parts = file_.parts;
+    per_matrix_ = parts.size() / static_cast<size_t>(std::max<int64_t>(1, file_.stacked));
+    stack_part_ = !vector_ && parts[0].shape.rank() == 3;
+    for (size_t p = 0; p < per_matrix_; ++p) {
+      const Shape& shape = parts[p].shape;
+      const int64_t all = vector_ ? *shape.elements() : shape[shape.rank() - 2];
+      rows_.push_back(all / file_.groups);
+      group_ += rows_.back();
+    }
+  }
+
+  // Row `row` of the tensor, whose rows have `cols` elements.
+  void Fill(int64_t row, int64_t cols, float* out) const {
+    if (vector_) {
+      const std::vector<Drawn> parts = PartsOf(0);
+      for (int64_t c = 0; c < cols; ++c) Draw(parts, row * cols + c, 0, 1, 1, out + c);
+    } else if (file_.transposed) {
+      const int64_t height = file_.shape[file_.shape.rank() - 2];  // the parts' columns
+      const std::vector<Drawn> parts = PartsOf(row / height);
+      for (int64_t c = 0; c < cols; ++c) Draw(parts, c, row % height, height, 1, out + c);
+    } else {
+      const int64_t rows = group_ * file_.groups;
+      Draw(PartsOf(row / rows), row % rows, 0, cols, cols, out);
+    }
+  }
+
+ private:
+  struct Drawn {
+    SynthStream stream;
+    Spread spread;
+  };
+
+  std::vector<Drawn> PartsOf(int64_t matrix) const {
+    std::vector<Drawn> parts;
+    const size_t first = file_.stacked > 0 ? static_cast<size_t>(matrix) * per_matrix_ : 0;
+    for (size_t p = 0; p < per_matrix_; ++p) {
+      const ModelPart& part = file_.parts[first + p];
+      Spread spread = SpreadOf(part.key, vector_, plain_);
+      spread.decay = spread.decay && part.name.starts_with("blk.");
+      parts.push_back({SynthStream(seed_, NameOfStream(part, matrix)), spread});
+    }
+    return parts;
+  }
+
+  // `count` elements from column `col` of a row of the parts, whose rows have `width` elements.
+  void Draw(const std::vector<Drawn>& parts, int64_t row, int64_t col, int64_t width, int64_t count,
+            float* out) const {
+    int64_t at = row % group_;
+    size_t p = 0;
+    for (; at >= rows_[p]; ++p) at -= rows_[p];
+    const int64_t in_part = PublishedRow(row / group_ * rows_[p] + at, tensor_.interleave_head);
+    parts[p].stream.Fill(in_part * width + col, count, out);
+    const Spread& spread = parts[p].spread;
+    for (int64_t i = 0; i < count; ++i) {
+      out[i] = spread.mean + spread.scale * out[i];
+      if (spread.decay) out[i] = -std::exp(out[i]);
+      if (file_.minus_one) out[i] -= 1;
+    }
+  }
+
+  std::string NameOfStream(const ModelPart& part, int64_t matrix) const {
+    if (!stack_part_) return part.key;
+    const size_t at = part.key.find('#');
+    if (at == std::string::npos) return part.name + "#" + std::to_string(matrix);
+    return part.key.substr(0, at) + std::to_string(matrix) + part.key.substr(at + 1);
+  }
+
+  uint64_t seed_;
+  const SynthTensor& tensor_;
+  const FileTensor& file_;
+  bool vector_, plain_, stack_part_ = false;
+  size_t per_matrix_ = 1;
+  std::vector<int64_t> rows_;  // of each part in a group
+  int64_t group_ = 0;          // rows of a group
+};
+
+}  // namespace
+
 void SynthFiller::FillPlain(const SynthTensor& tensor, int64_t first_row, int64_t rows, std::byte* out) {
   const Extent extent = ExtentOf(tensor.spec.shape);
   const DType dtype = tensor.spec.dtype;
   const int64_t row_bytes = BytesFor(dtype, extent.cols).value();
-  const int64_t part_rows = extent.rows / static_cast<int64_t>(tensor.parts.size());
-  const std::vector<float> factors =
-      tensor.values == SynthTensor::Values::kRopeFactors ? RopeFactors(model_.rope) : std::vector<float>();
+  const RopeConfig& rope = model_.config.rope;
+  const std::string& name = tensor.spec.name;
+  const bool factors = name == "rope_freqs.weight", longer = name == kGgufLongFactors,
+             shorter = name == kGgufShortFactors;
+  const std::vector<float> given = factors   ? GgufRopeFactors(rope)
+                                   : longer  ? rope.long_factors
+                                   : shorter ? rope.short_factors
+                                             : std::vector<float>();
+  const PartRows source(model_, tensor);
   pool_.ParallelFor(rows, 1, [&](int64_t begin, int64_t end) {
-    std::vector<float> values(extent.cols, 1.0f);
+    std::vector<float> values = given;
+    values.resize(extent.cols);
     for (int64_t r = begin; r < end; ++r) {
-      if (tensor.values == SynthTensor::Values::kNormal) {
-        const int64_t row = first_row + r;
-        const SynthStream stream(model_.seed, tensor.parts[row / part_rows]);
-        const int64_t published = PublishedRow(row % part_rows, tensor.interleave_head);
-        stream.Fill(published * extent.cols, extent.cols, values.data());
-      } else if (tensor.values == SynthTensor::Values::kRopeFactors) {
-        values = factors;
-      }
+      if (given.empty()) source.Fill(first_row + r, extent.cols, values.data());
       EncodeRow(dtype, values.data(), extent.cols, out + r * row_bytes);
     }
   });

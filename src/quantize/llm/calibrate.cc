@@ -65,16 +65,17 @@ void LayerFloats::Read(const Model& model, int64_t layer, ThreadPool& pool) {
   k_norm = Copy(w.k_norm, c.head_dim);
 }
 
-const char* NotCalibrated(const DecoderConfig& config) {
+const char* NotCalibrated(const DecoderConfig& config, bool gguf) {
   if (const char* const what = BeyondPlainLayers(config)) return what;
   const Family* const family = FindFamily(config.family);
-  const bool arranged = family && (family->hf_tensors || family->gguf_tensors);
-  return arranged ? "tensors of a family of its own" : nullptr;
+  // Of folders the parts of tensors are written, of GGUF files the tensors.
+  return gguf && family && family->gguf_tensors ? "tensors of a family of its own" : nullptr;
 }
 
 Status CheckCalibration(const Model& model, std::span<const int32_t> tokens, int64_t window) {
   const DecoderConfig& c = model.config();
-  if (const char* const what = NotCalibrated(c))
+  const bool gguf = !model.weights().layers.empty() && model.weights().layers[0].q.name.starts_with("blk.");
+  if (const char* const what = NotCalibrated(c, gguf))
     return Error::Unsupported(model.path(), ": calibration of a model with ", what,
                               " is not supported; quantize it without: --method rtn and no --calibration");
   for (int64_t i = 0; i < c.layers; ++i)

@@ -52,7 +52,7 @@ struct LayerFloats {
 };
 
 // What of a model the calibration does not know; nullptr: nothing.
-const char* NotCalibrated(const DecoderConfig& config);
+const char* NotCalibrated(const DecoderConfig& config, bool gguf);
 
 // An error if the text cannot be used: it is shorter than a window, or has tokens that the model does not
 // know; or if the model has experts.

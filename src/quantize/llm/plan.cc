@@ -7,7 +7,7 @@
 
 #include "formats/decode.h"
 #include "io/gguf/gguf.h"
-#include "weights/published/published_source.h"
+#include "models/load/open_model.h"
 
 namespace celer {
 namespace {
@@ -82,11 +82,16 @@ Status PlanCoded(const CodedTensor& coded, const std::string& path, PlannedTenso
     return Error::Unsupported(path, ": tensor '", tensor->name, "' holds ", coded.count, " matrices as ",
                               coded.scheme,
                               ", which cannot be quantized again; take the folder of the original weights");
-  tensor->scheme = coded.scheme;
-  for (const TensorRecord* part : coded.parts)
-    tensor->coded_bytes += static_cast<int64_t>(part->bytes.size());
+  if (!coded.plain) {
+    tensor->scheme = coded.scheme;
+    tensor->coded_bytes = coded.stored_bytes;
+    if (coded.stored_bytes == 0)
+      for (const TensorRecord* part : coded.parts)
+        tensor->coded_bytes += static_cast<int64_t>(part->bytes.size());
+  }
+  const bool floats = coded.format.stored() && !IsBlockQuantized(coded.format.dtype);
   if (tensor->target.kind == Target::Kind::kKeep)
-    tensor->target = Target::Stored(coded.format.stored() ? coded.format.dtype : DType::kF32);
+    tensor->target = Target::Stored(floats ? coded.format.dtype : DType::kF32);
   return {};
 }
 
@@ -96,8 +101,9 @@ Result<QuantizePlan> PlanTensors(std::span<const TensorRecord> tensors, const Te
   QuantizePlan plan;
   std::vector<bool> used(recipe.rules.size());
   for (const TensorRecord& record : tensors) {
+    const std::string part(source ? source->PartOf(record.name) : record.name);
     PlannedTensor tensor{
-        record.name, record.dtype, record.shape, PlaceOf(record.name, record.shape, layers, tied), {}};
+        record.name, record.dtype, record.shape, PlaceOf(part, record.shape, layers, tied), {}};
     for (size_t i = 0; i < recipe.rules.size(); ++i)
       if (MatchesPattern(recipe.rules[i].pattern, record.name)) used[i] = true;
     if (record.shape.rank() >= 1 && tensor.place.part != Part::kVector)
@@ -128,9 +134,9 @@ Result<QuantizePlan> PlanTensors(std::span<const TensorRecord> tensors, const Te
 
 }  // namespace
 
-Result<std::unique_ptr<TensorSource>> OpenForQuantize(const std::filesystem::path& path) {
+Result<std::unique_ptr<TensorSource>> OpenForQuantize(const std::filesystem::path& path, bool every_part) {
   std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) return published::OpenFolder(path);
+  if (std::filesystem::is_directory(path, ignored)) return OpenFolderToCopy(path, every_part);
   CELER_ASSIGN(GgufFile file, GgufFile::Open(path));
   return std::unique_ptr<TensorSource>(
       std::make_unique<FileTensorSource<GgufFile>>(std::move(file), path.string()));

@@ -57,8 +57,10 @@ struct QuantizePlan {
 };
 
 // A GGUF file or a folder; quantized matrices of the latter are listed under their names without
-// quantization, and can be dequantized.
-Result<std::unique_ptr<TensorSource>> OpenForQuantize(const std::filesystem::path& path);
+// quantization, and can be dequantized. Its transposed matrices and stacks of experts are listed as the parts in them;
+// with `every_part`, which methods that calibrate need, so are matrices of several parts.
+Result<std::unique_ptr<TensorSource>> OpenForQuantize(const std::filesystem::path& path,
+                                                      bool every_part = false);
 
 // An error where a tensor cannot be had in the format that was asked for. A matrix in a published scheme that
 // the recipe keeps becomes the plain type that holds its values exactly.
@@ -131,6 +133,7 @@ struct WriteOptions {
   const ImportanceMatrix* importance = nullptr;
   const QuantizedParts* parts = nullptr;
   bool dequantized = false;  // the rounded values as f32 instead of the integers: any program reads them
+  bool every_part = false;   // as the plan was made
   QuantizeProgress progress = {};  // counts bytes
 };
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "base/source_dir.h"
 #include "io/gguf/gguf.h"
 #include "io/json/json.h"
 #include "io/safetensors/safetensors.h"
@@ -22,7 +23,7 @@ using testing::RelativeError;
 using testing::SmallShape;
 using testing::ValuesOf;
 
-const fs::path kCheckpoints = fs::path(CELER_SOURCE_DIR) / "tests/golden/quantized";
+const fs::path kCheckpoints = fs::path(kSourceDir) / "tests/golden/quantized";
 
 std::string BytesOfFile(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
@@ -172,13 +173,13 @@ TEST_F(Quantize, PublishedCheckpointsAreQuantizedAgain) {
     const std::string name = entry.path().filename().string();
     SCOPED_TRACE(name);
     const auto source = OpenForQuantize(entry.path());
-    ASSERT_TRUE(source) << source.error().message();
-    const auto plan = MakePlan(**source, 1, true, RecipeOf("int8"));
-    if (name == "mxfp4-gpt-oss") {  // a stack of experts
-      ASSERT_FALSE(plan);
-      EXPECT_NE(plan.error().message().find("cannot be quantized again"), std::string::npos);
+    if (name == "mxfp4-gpt-oss") {  // its configuration does not say how wide its experts are
+      ASSERT_FALSE(source);
+      EXPECT_NE(source.error().message().find("cannot be split into rows: 2880"), std::string::npos);
       continue;
     }
+    ASSERT_TRUE(source) << source.error().message();
+    const auto plan = MakePlan(**source, 1, true, RecipeOf("int8"));
     ASSERT_TRUE(plan) << plan.error().message();
     EXPECT_TRUE(plan->changes_anything());
     const fs::path out = folder_ / name;

@@ -110,7 +110,8 @@ Result<Target> Target::Parse(std::string_view text) {
 std::vector<Target> BudgetTargets(bool gguf) {
   std::vector<Target> out;
   if (gguf) {
-    for (const DType dtype : BlockTypes()) out.push_back(Target::Stored(dtype));
+    for (const DType dtype : BlockTypes())  // MXFP4 is for weights that were trained so
+      if (dtype != DType::kMxfp4) out.push_back(Target::Stored(dtype));
   } else {
     for (const char* name : {"int4-g128", "int4-g64", "int4-g32", "int8"})
       out.push_back(Target::Parse(name).value());
@@ -153,14 +154,28 @@ TensorPlace PlaceOf(std::string_view name, const Shape& shape, int64_t layers, b
   };
   if (!after("blk.")) after("model.layers.");
   const auto has = [&](std::string_view text) { return name.find(text) != std::string_view::npos; };
-  if (shape.rank() < 2 || !name.ends_with("weight")) {
+  // Tables and convolutions have the shapes of matrices; nothing is multiplied by them.
+  constexpr std::string_view kTables[] = {"q_norm.", "k_norm.", "conv1d.", "embed_positions.",
+                                          "position_embd."};
+  constexpr std::string_view kRouters[] = {"ffn_gate_inp",
+                                           "mlp.gate.weight",
+                                           "block_sparse_moe.gate.weight",
+                                           "shared_expert_gate",
+                                           ".router.",
+                                           "mlp.gate.wg.",
+                                           "linear_attn.in_proj_a",
+                                           "linear_attn.in_proj_b",
+                                           "ssm_alpha.",
+                                           "ssm_beta.",
+                                           "ssm_ba."};
+  const auto any = [&](const auto& texts) { return std::any_of(std::begin(texts), std::end(texts), has); };
+  if (shape.rank() < 2 || !name.ends_with("weight") || any(kTables)) {
     place.part = Part::kVector;
   } else if (name == "token_embd.weight" || name == "model.embed_tokens.weight") {
     place.part = tied ? Part::kHead : Part::kEmbedding;
   } else if (name == "output.weight" || name == "lm_head.weight") {
     place.part = Part::kHead;
-  } else if (has("ffn_gate_inp") || has("mlp.gate.weight") || has("block_sparse_moe.gate.weight") ||
-             has("shared_expert_gate")) {
+  } else if (any(kRouters)) {
     place.part = Part::kRouter;
   } else {
     constexpr std::pair<std::string_view, Part> kNames[] = {

@@ -78,8 +78,8 @@ Json ConfigJson(const QuantizePlan& plan, bool tied) {
   for (const PlannedTensor& tensor : plan.tensors) {
     if (!IsCompressed(tensor.target)) {
       const bool linear = tensor.shape.rank() == 2 && tensor.place.part != Part::kEmbedding &&
-                          tensor.name != "model.embed_tokens.weight";
-      if (linear) ignored.push_back(ModuleOf(tensor.name));
+                          tensor.place.part != Part::kHead && tensor.place.part != Part::kVector;
+      if (linear || tensor.name == "lm_head.weight") ignored.push_back(ModuleOf(tensor.name));
       continue;
     }
     auto it = std::find_if(groups.begin(), groups.end(),
@@ -297,7 +297,7 @@ Status WriteQuantizedHf(const fs::path& model, const QuantizePlan& plan, const f
     if (tensor.target.kind == Target::Kind::kStored && IsBlockQuantized(tensor.target.dtype))
       return Error::Invalid("'", tensor.name, "' as ", Name(tensor.target.dtype),
                             ": only a GGUF file holds such blocks; take int4 or int8 for a folder");
-  CELER_ASSIGN(const std::unique_ptr<TensorSource> source, OpenForQuantize(model));
+  CELER_ASSIGN(const std::unique_ptr<TensorSource> source, OpenForQuantize(model, options.every_part));
   CELER_ASSIGN(const nlohmann::json parsed, ReadJsonFile(model / "config.json"));
   Json config = Json(parsed);
   const bool tied = config.value("tie_word_embeddings", false);

@@ -5,6 +5,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/source_dir.h"
+
 namespace celer::server {
 namespace {
 
@@ -271,6 +273,8 @@ TEST(AnswerParts, CohereGranitePhiAndHunyuanCalls) {
   Expect("functools[0]", With(ToolStyle::kPhi4), {"", "functools[0]", ""});
   ExpectCalls(ToolStyle::kHunyuan, "<tool_calls>[{\"name\": \"f\", \"arguments\": {}}]</tool_calls>", "",
               "f{};");
+  ExpectCalls(ToolStyle::kNemotron, "<TOOLCALL>[{\"name\": \"f\", \"arguments\": {}}]</TOOLCALL>", "",
+              "f{};");
   // Cut in the second of Cohere's calls.
   Expect(
       "<|START_ACTION|>[{\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": {}}, "
@@ -384,7 +388,7 @@ TEST(AnswerParts, RequiredCallsAreReadAsTheyAreForced) {
 }
 
 std::string Published(const std::string& name) {
-  std::ifstream file(std::string(CELER_SOURCE_DIR) + "/tests/chat_templates/published/" + name + ".jinja");
+  std::ifstream file(std::string(kSourceDir) + "/tests/chat_templates/published/" + name + ".jinja");
   EXPECT_TRUE(file) << name;
   return {std::istreambuf_iterator<char>(file), {}};
 }

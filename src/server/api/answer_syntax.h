@@ -36,6 +36,7 @@ enum class ToolStyle {
   kGranite,      // <|tool_call|>[{"name": ..., "arguments": {...}}]: Granite
   kPhi4,         // functools[{"name": ..., "arguments": {...}}]: Phi-4-mini
   kHunyuan,      // <tool_calls>[{"name": ..., "arguments": {...}}]</tool_calls>
+  kNemotron,     // <TOOLCALL>[{"name": ..., "arguments": {...}}]</TOOLCALL>
   kGemma4,       // <|tool_call>call:name{key:<|"|>value<|"|>}<tool_call|>
   kHarmony,      // <|channel|>commentary to=functions.name<|message|>{...}<|call|>: gpt-oss
 };

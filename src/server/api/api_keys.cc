@@ -39,19 +39,24 @@ Result<ApiKeys> ApiKeys::Load(const std::filesystem::path& file) {
   return keys;
 }
 
-bool ApiKeys::Allows(const HttpRequest& request) const {
-  if (!Required()) return true;
+std::string_view ApiKeys::KeyOf(const HttpRequest& request) {
   std::string_view key = request.Header("x-api-key");
   constexpr std::string_view kBearer = "bearer ";  // the name of a scheme is case-insensitive
   const std::string_view given = request.Header("authorization");
   if (LowerCase(given.substr(0, kBearer.size())) == kBearer) key = given.substr(kBearer.size());
-  key = Trimmed(key);
+  return Trimmed(key);
+}
+
+std::optional<size_t> ApiKeys::Find(std::string_view key) const {
   // Constant-time comparison: hashes of equal length, against all keys, without an early exit.
   const Hash hash = HashOf(key);
-  int allowed = 0;
-  for (const Hash& known : hashes_)
-    allowed |= CRYPTO_memcmp(hash.data(), known.data(), hash.size()) == 0 ? 1 : 0;
-  return allowed != 0;
+  size_t found = hashes_.size();
+  for (size_t i = 0; i < hashes_.size(); ++i) {
+    const bool equal = CRYPTO_memcmp(hash.data(), hashes_[i].data(), hash.size()) == 0;
+    found = equal ? i : found;
+  }
+  if (found == hashes_.size()) return std::nullopt;
+  return found;
 }
 
 }  // namespace celer::server

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -20,7 +21,11 @@ class ApiKeys {
 
   bool Required() const { return !hashes_.empty(); }
   // "Authorization: Bearer KEY", or "x-api-key: KEY" as Anthropic's clients send it.
-  bool Allows(const HttpRequest& request) const;
+  bool Allows(const HttpRequest& request) const { return !Required() || Find(KeyOf(request)); }
+  static std::string_view KeyOf(const HttpRequest& request);
+  // Its number, in the order of the file.
+  std::optional<size_t> Find(std::string_view key) const;
+  size_t size() const { return hashes_.size(); }
 
  private:
   using Hash = std::array<unsigned char, 32>;

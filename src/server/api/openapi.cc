@@ -94,7 +94,8 @@ std::string OpenApiText(bool needs_key) {
     const Json any = {{"schema", Json::object()}};
     Json content = Json::object();
     content[path == "/metrics" ? "text/plain" : path == "/" ? "text/html" : "application/json"] = any;
-    if (route.endpoint != 0 && route.endpoint < kTokenize) content["text/event-stream"] = any;
+    if (route.endpoint != 0 && route.endpoint < kTokenize && !path.ends_with("/render"))
+      content["text/event-stream"] = any;
     operation["responses"] = {
         {"200", {{"description", "the answer"}, {"content", content}}},
         {"400", error("the request is wrong; `param` names the field")},

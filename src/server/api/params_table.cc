@@ -5,7 +5,9 @@
 #include <limits>
 
 #include "io/file/printable.h"
+#include "io/json/ordered_json.h"
 #include "server/api/params.h"
+#include "server/api/read_adapters.h"
 
 namespace celer::server {
 namespace {
@@ -126,6 +128,10 @@ Refusal SetStreamOptions(const Json& value, Query& a) {
   return {};
 }
 
+uint64_t SeedOf(const Json& value) {
+  return value.is_number_unsigned() ? value.get<uint64_t>() : static_cast<uint64_t>(value.get<int64_t>());
+}
+
 Refusal ReadIds(const Json& value, std::string_view field, std::vector<int32_t>* ids) {
   ids->reserve(value.size());
   for (const Json& id : value) {
@@ -166,6 +172,41 @@ Refusal SetPrompt(const Json& value, const char* name, Query& a) {
     a.prompts.push_back(std::move(one));
   }
   return {};
+}
+
+Refusal SetResume(const Json& value, const std::string& where, Query& a) {
+  if (a.resume)
+    return ApiError{.message = "resume and metadata.celer_resume are both given, expected one of them",
+                    .param = where};
+  if (auto refusal = CheckFields(value, where, {"token_ids", "seed", "fingerprint"})) return refusal;
+  Resume& resume = a.resume.emplace();
+  if (const Json* ids = Field(value, "token_ids")) {
+    if (!ids->is_array()) return Bad(where + ".token_ids", *ids, "an array of token ids");
+    if (auto refusal = ReadIds(*ids, where + ".token_ids", &resume.token_ids)) return refusal;
+  }
+  if (const Json* seed = Field(value, "seed")) {
+    if (!seed->is_number_integer()) return Bad(where + ".seed", *seed, "a whole number of 64 bits");
+    resume.seed = SeedOf(*seed);
+  }
+  if (const Json* print = Field(value, "fingerprint")) {
+    if (!print->is_string()) return Bad(where + ".fingerprint", *print, "a string");
+    resume.fingerprint = *print;
+  }
+  return {};
+}
+
+// Some routers drop fields of a conversation that they do not know, and keep its metadata.
+Refusal SetMetadata(const Json& value, Query& a) {
+  a.metadata = value;
+  const Json* text = a.endpoint == kChat ? Field(value, "celer_resume") : nullptr;
+  if (!text) return {};
+  const std::string where = "metadata.celer_resume";
+  if (!text->is_string()) return Bad(where, *text, "a string");
+  const auto& written = text->get_ref<const std::string&>();
+  const auto resume = ParseOrderedJson(written, where, {.max_bytes = written.size(), .max_depth = 4});
+  if (!resume) return FromError(resume.error(), where);
+  if (!resume->is_object()) return Bad(where, *text, "the JSON text of an object, as in resume");
+  return SetResume(*resume, where, a);
 }
 
 Refusal SetTemplateVariables(const Json& value, Query& a) {
@@ -226,6 +267,10 @@ Refusal SetStop(const Json& value, const char* name, Query& a) {
   return {};
 }
 
+Refusal SetLora(const Json& value, Query& a) {
+  return ReadScales(value, "lora", &a.lora.emplace());
+}
+
 #define SET(...)                                            \
   [](const Json& v, [[maybe_unused]] Query& a) -> Refusal { \
     __VA_ARGS__;                                            \
@@ -238,6 +283,8 @@ constexpr Param kParams[] = {
     // The prompt.
     {"model", Kind::kString, 0, 4096, kGenerate | kTokenize | kDetokenize | kEmbeddings | kCountTokens,
      "the model; /v1/models lists what is served", SET(a.model = v)},
+    {"lora", Kind::kArray, 0, 64, kGenerate | kEmbeddings,
+     "LoRA adapters by id or name, with a scale each; instead of the model's name", ASK(SetLora(v, a))},
     {"messages", Kind::kArray, 1, kAnyLength, kChat | kAnthropicApi | kTokenize, "the conversation",
      SET(a.messages = v)},
     {"prompt", Kind::kAny, 0, 0, kCompletions | kTokenize,
@@ -317,8 +364,11 @@ constexpr Param kParams[] = {
          return Bad("bad_words", word, "strings that are not empty");
        a.bad_words.push_back(word);
      })},
-    {"seed", Kind::kInt, -9.3e18, 1.9e19, kGenerate, "same seed, same answer",
-     SET(a.seed = v.is_number_unsigned() ? v.get<uint64_t>() : static_cast<uint64_t>(v.get<int64_t>()))},
+    {"seed", Kind::kInt, -9.3e18, 1.9e19, kGenerate, "same seed, same answer", SET(a.seed = SeedOf(v))},
+    {"resume", Kind::kObject, 0, 8, kChat | kCompletions | kNotInBatch,
+     "an answer that can go on elsewhere after an interruption, or one that does: token_ids, seed, "
+     "fingerprint",
+     ASK(SetResume(v, "resume", a))},
     {"n", Kind::kInt, 1, 128, kChat | kCompletions, "answers", SET(a.request.n = v)},
     {"best_of", Kind::kInt, 1, 128, kChat | kCompletions, "so many are drawn, the n most likely are given",
      SET(a.request.best_of = v)},
@@ -410,7 +460,7 @@ constexpr Param kParams[] = {
      "only requests with the same salt share cached prefixes", SET(a.request.cache_salt = v)},
     {"store", Kind::kBool, 0, 0, kResponses, "keep the answer for previous_response_id", SET(a.store = v)},
     {"store", Kind::kBool, 0, 0, kChat, "only false", ASK(OnlyFalse(v, "store", "answers are not kept"))},
-    {"metadata", Kind::kObject, 0, 16, kTalk, "given back with the answer", SET(a.metadata = v)},
+    {"metadata", Kind::kObject, 0, 16, kTalk, "given back with the answer", ASK(SetMetadata(v, a))},
     // These say who asks, or where an answer may be cached or billed. By their meaning they have no effect on
     // an answer, so accepting them ignores nothing.
     {"user", Kind::kString, 0, 4096, kOpenAi | kEmbeddings, "the end user; no effect", KEEP},

@@ -6,6 +6,7 @@
 #include "engine/text/prompter.h"
 #include "io/file/printable.h"
 #include "io/json/json.h"
+#include "server/api/adapters.h"
 #include "server/api/token_masks.h"
 
 namespace celer::server {
@@ -189,7 +190,7 @@ SamplingParams DefaultSampling(const ServedModel& model) {
 }
 
 Refusal CheckModel(const ServedModel& model, const Query& query) {
-  if (model.Answers(query.model)) return {};
+  if (model.Answers(query.model) || FindAdapter(model, query.model)) return {};
   return ApiError{.status = 404,
                   .message = "the model '" + Printable(query.model, 100) + "' is not served here; '" +
                              model.name + "' is",
@@ -228,6 +229,8 @@ Refusal Tokenize(const ServedModel& model, Query& query, const Json& before, Pre
 
 Refusal Prepare(const ServedModel& model, const Json& before, Query& query, Prepared* out) {
   Request& common = query.request;
+  out->model_name = model.name;
+  if (auto refusal = ChooseAdapters(model, query, out)) return refusal;
   if (query.top_logprobs > 0 && query.endpoint == kChat && !query.logprobs)
     return ApiError{.message = "top_logprobs needs logprobs: true", .param = "top_logprobs"};
   if (query.logprobs || (query.endpoint == kResponses && query.top_logprobs > 0))
@@ -313,6 +316,8 @@ Refusal PrepareEmbeddings(const ServedModel& model, Query& query, Prepared* out)
                                ", but the model's embeddings have " +
                                std::to_string(model.info.shape.hidden) + " numbers",
                     .param = "dimensions"};
+  out->model_name = model.name;
+  if (auto refusal = ChooseAdapters(model, query, out)) return refusal;
   if (auto refusal = Tokenize(model, query, nullptr, out)) return refusal;
   query.request.pooling = model.pooling.pooling;
   for (Request& request : out->requests) {

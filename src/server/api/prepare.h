@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "celer/adapters.h"
 #include "celer/engine.h"
 #include "celer/text.h"
 #include "server/api/answer_parser.h"
@@ -31,6 +32,7 @@ struct ServedModel {
   bool model_defaults = false;  // sampling defaults of the model's folder, not OpenAI's
   bool prefix_cache = true;
   PoolingChoice pooling = {};
+  std::shared_ptr<Adapters> adapters = {};  // each of them is a model's name, too; nullptr: there are none
 
   bool Answers(std::string_view asked_name) const;
 };
@@ -45,7 +47,10 @@ struct Prepared {
   Conversation conversation = {};
   ToolChoice tool_choice = {};
   PartsOptions parts = {};
-  bool drop_answer = false;  // max_tokens 0: only the prompt is reported
+  bool drop_answer = false;      // max_tokens 0: only the prompt is reported
+  std::string fingerprint = {};  // as in Resume, where an answer can be resumed
+  std::vector<std::string> adapters = {};
+  std::string model_name = {};  // as answers have it: the model's, or an adapter's
 };
 
 // Sampling defaults.

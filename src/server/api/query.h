@@ -42,6 +42,13 @@ struct PromptInput {
   bool is_text = true;
 };
 
+// An adapter of `lora`: by its number, or by its name if that is not empty.
+struct AdapterChoice {
+  int64_t id = 0;
+  std::string name = {};
+  float scale = 1;
+};
+
 // Structured output: the form that an answer must have.
 struct Constraint {
   enum class Kind { kNone, kJsonObject, kJsonSchema, kRegex, kChoice, kGrammar } kind = Kind::kNone;
@@ -50,10 +57,18 @@ struct Constraint {
   std::string param = "structured_outputs";  // the parameter that it comes from
 };
 
+// `resume`: an answer that can go on elsewhere after an interruption, or one that does.
+struct Resume {
+  std::vector<int32_t> token_ids = {};  // of the answer, as far as its client has them
+  std::optional<uint64_t> seed = {};
+  std::string fingerprint = {};  // of everything else that decides its tokens; "": not checked
+};
+
 struct Query {
   Endpoint endpoint = kChat;
   bool in_batch = false;  // a line of a file, answered as a whole
   std::string model = {};
+  std::optional<std::vector<AdapterChoice>> lora = {};
 
   // The prompt.
   Json messages = nullptr;  // of the endpoint's form
@@ -82,6 +97,7 @@ struct Query {
   bool beam = false;
   Constraint constraint = {};
   std::optional<double> timeout = {};  // seconds
+  std::optional<Resume> resume = {};
 
   // What the answer reports.
   bool stream = false, include_usage = false, usage_in_every_chunk = false;
@@ -89,6 +105,7 @@ struct Query {
   bool logprobs = false;  // of chat
   int top_logprobs = 0;
   bool tokens_as_ids = false, return_token_ids = false;
+  bool ReportsIds() const { return return_token_ids || resume; }  // of the answer's tokens
   std::string request_id = {};
   std::string previous_response_id = {};
   bool store = true;

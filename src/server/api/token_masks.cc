@@ -4,6 +4,8 @@
 #include <set>
 #include <vector>
 
+#include "engine/text/grammar_mask.h"
+
 namespace celer::server {
 namespace {
 
@@ -40,12 +42,6 @@ class BadWordsMask : public TokenMask {
 };
 
 }  // namespace
-
-void AllowFirst(int64_t tokens, std::span<uint32_t> bits) {
-  const auto whole = static_cast<size_t>(tokens / 32);
-  std::fill_n(bits.begin(), whole, ~uint32_t{0});
-  if (tokens % 32 != 0) bits[whole] |= (uint32_t{1} << (tokens % 32)) - 1;
-}
 
 std::shared_ptr<const TokenMask> MakeBadWordsMask(const Tokenizer& tokenizer,
                                                   std::span<const std::string> words, int64_t vocab) {

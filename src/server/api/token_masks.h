@@ -10,9 +10,6 @@
 
 namespace celer::server {
 
-// Sets the bits of the first so many tokens.
-void AllowFirst(int64_t tokens, std::span<uint32_t> bits);
-
 // bad_words: the last token of a word cannot follow its other tokens. Each word is tokenized both at the
 // beginning of a text and after a space.
 std::shared_ptr<const TokenMask> MakeBadWordsMask(const Tokenizer& tokenizer,

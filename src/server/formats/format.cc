@@ -1,9 +1,71 @@
 #include "server/formats/format.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "engine/text/prompter.h"
 
 namespace celer::server {
+
+AnswerDelta Answer::Take(const TokenEvent& event, const Query& query) {
+  AnswerDelta delta;
+  const bool had_ended = decoder.finish() != FinishReason::kNone;
+  delta.text = decoder.Push(event);
+  finish = decoder.finish();
+  if (event.token != TokenEvent::kNoToken) {
+    ++tokens;
+    delta.event = &event;
+    if (event.finish == FinishReason::kStop &&
+        std::find(query.stop_token_ids.begin(), query.stop_token_ids.end(), event.token) !=
+            query.stop_token_ids.end())
+      stop_token = event.token;
+  }
+  text += delta.text;
+  if (event.score != 0) score = event.score;
+  delta.finished = finish != FinishReason::kNone;
+  if (query.endpoint == kCompletions || had_ended) return delta;
+  delta.parts = splitter.Push(delta.text);
+  // Not ended by the model itself: truncated.
+  const bool truncated = finish != FinishReason::kStop || !decoder.stop_string().empty();
+  if (delta.finished)
+    for (Part& part : splitter.Finish(truncated)) {
+      if (!delta.parts.empty() && delta.parts.back().kind == part.kind && part.kind != Part::Kind::kCall)
+        delta.parts.back().text += part.text;
+      else
+        delta.parts.push_back(std::move(part));
+    }
+  for (const Part& part : delta.parts) {
+    if (part.kind == Part::Kind::kCall)
+      calls.push_back({NewId("call_"), part.name, part.text, !part.partial});
+    else
+      (part.kind == Part::Kind::kContent ? content : reasoning) += part.text;
+  }
+  return delta;
+}
+
+Refusal Answer::Replay(const Query& query, const Request& request) {
+  const std::vector<int32_t>& ids = request.resumed;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    TokenEvent event{.token = ids[i]};
+    const auto& stops = request.stop_tokens;
+    if (std::find(stops.begin(), stops.end(), ids[i]) != stops.end())
+      event.finish = FinishReason::kStop;
+    else if (static_cast<int64_t>(i) + 1 == request.max_tokens)
+      event.finish = FinishReason::kLength;
+    const bool ends = Take(event, query).finished;
+    if (ends && i + 1 < ids.size())
+      return ApiError{.message = "resume.token_ids[" + std::to_string(i) + "] ends the answer, but " +
+                                 std::to_string(ids.size() - i - 1) + " more follow it",
+                      .param = "resume"};
+  }
+  finish = FinishReason::kNone;  // until its end is reported
+  resumed = tokens;
+  resumed_calls = calls.size();
+  text.clear();
+  content.clear();
+  reasoning.clear();
+  return {};
+}
 
 const char* Answer::FinishName() const {
   if (MadeCalls()) return "tool_calls";
@@ -30,6 +92,16 @@ int64_t Reply::AnswerTokens() const {
   int64_t sum = 0;
   for (const Answer& answer : answers) sum += answer.tokens;
   return sum;
+}
+
+int64_t Reply::ResumedTokens() const {
+  int64_t sum = 0;
+  for (const Answer& answer : answers) sum += answer.resumed;
+  return sum;
+}
+
+Json Reply::ResumeInfo() const {
+  return {{"seed", prepared.requests[0].sampling.seed}, {"fingerprint", prepared.fingerprint}};
 }
 
 Json Reply::Usage() const {

@@ -14,6 +14,14 @@
 
 namespace celer::server {
 
+// What one event adds to one answer.
+struct AnswerDelta {
+  std::string text = {};
+  std::vector<Part> parts = {};
+  const TokenEvent* event = nullptr;  // with a token
+  bool finished = false;
+};
+
 // One of a request's answers, so far.
 struct Answer {
   Answer(int at, const Prompter& prompter, AnswerTextOptions text_options, PartsOptions parts_options)
@@ -36,17 +44,17 @@ struct Answer {
   int32_t stop_token = TokenEvent::kNoToken;  // one of stop_token_ids that ended it
   double score = 0;
 
+  int64_t resumed = 0;       // of the tokens: those that the client had already
+  size_t resumed_calls = 0;  // likewise of the calls
+
+  // What an event adds. After the last one of an answer that had ended in Replay() only its end is reported.
+  AnswerDelta Take(const TokenEvent& event, const Query& query);
+  // The tokens of `resume`: nothing of their text is reported again. An error: one ends the answer, and others follow it.
+  Refusal Replay(const Query& query, const Request& request);
+
   bool MadeCalls() const;          // and ended with the last of them
   const char* FinishName() const;  // OpenAI's finish_reason: stop, length, tool_calls
   Json StopReason() const;         // vLLM's stop_reason: the stop string, the stop token, or null
-};
-
-// What one event adds to one answer.
-struct AnswerDelta {
-  std::string text = {};
-  std::vector<Part> parts = {};
-  const TokenEvent* event = nullptr;  // with a token
-  bool finished = false;
 };
 
 // A request with its answers so far, as the formats see it.
@@ -63,8 +71,10 @@ struct Reply {
 
   int64_t PromptTokens() const;
   int64_t AnswerTokens() const;
-  Json Usage() const;  // OpenAI's
+  int64_t ResumedTokens() const;  // of them
+  Json Usage() const;             // OpenAI's
   int answers_per_prompt() const { return query.request.n; }
+  Json ResumeInfo() const;  // what `resume` of a later request has to say
 };
 
 std::string Dump(const Json& json);  // on one line; what is not UTF-8 becomes U+FFFD

@@ -14,15 +14,16 @@ class ChatFormat : public Format {
     Json choices = Json::array();
     for (const Answer& answer : reply.answers) {
       Json message = {{"role", "assistant"}, {"content", answer.content}, {"refusal", nullptr}};
-      if (answer.content.empty() && !answer.calls.empty()) message["content"] = nullptr;
+      const bool calls = answer.calls.size() > answer.resumed_calls;
+      if (answer.content.empty() && calls) message["content"] = nullptr;
       if (!answer.reasoning.empty()) message["reasoning_content"] = answer.reasoning;
-      if (!answer.calls.empty()) {
+      if (calls) {
         message["tool_calls"] = Json::array();
-        for (const Answer::Call& call : answer.calls)
+        for (size_t i = answer.resumed_calls; i < answer.calls.size(); ++i)
           message["tool_calls"].push_back(
-              {{"id", call.id},
+              {{"id", answer.calls[i].id},
                {"type", "function"},
-               {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+               {"function", {{"name", answer.calls[i].name}, {"arguments", answer.calls[i].arguments}}}});
       }
       Json choice = {{"index", answer.index}, {"message", std::move(message)}, {"logprobs", nullptr}};
       if (reply.query.logprobs) {
@@ -33,7 +34,7 @@ class ChatFormat : public Format {
       }
       choice["finish_reason"] = answer.FinishName();
       choice["stop_reason"] = answer.StopReason();
-      if (reply.query.return_token_ids) {
+      if (reply.query.ReportsIds()) {
         choice["token_ids"] = Json::array();
         for (const TokenEvent& event : answer.events) choice["token_ids"].push_back(event.token);
       }
@@ -45,6 +46,7 @@ class ChatFormat : public Format {
     body["system_fingerprint"] = nullptr;
     if (reply.query.request.prompt_logprobs >= 0) body["prompt_logprobs"] = PromptLogprobs(reply, 0);
     if (reply.query.return_token_ids) body["prompt_token_ids"] = reply.prepared.requests[0].prompt;
+    if (reply.query.resume) body["resume"] = reply.ResumeInfo();
     return body;
   }
 
@@ -53,29 +55,37 @@ class ChatFormat : public Format {
     head_ = Dump(Head(reply, "chat.completion.chunk"));
     head_.pop_back();
     head_ += ",\"choices\":[";
-    for (const Answer& answer : reply.answers)
-      Chunk(reply, answer, R"({"role":"assistant","content":""})", nullptr, false, out);
+    if (reply.query.resume) *out += "data: " + head_ + "],\"resume\":" + Dump(reply.ResumeInfo()) + "}\n\n";
+    for (const Answer& answer : reply.answers) {
+      calls_[answer.index] = answer.resumed_calls;
+      Chunk(reply, answer, R"({"role":"assistant","content":""})", {}, false, out);
+    }
   }
 
   void Delta(const Reply& reply, const Answer& answer, const AnswerDelta& delta, std::string* out) override {
-    const TokenEvent* event = delta.event;
-    for (const Part& part : delta.parts) {
+    // The log-probability is in the first chunk of a token and its id in the last one: who has the id has all of its text.
+    Token token{.logprob = delta.event};
+    const bool end = delta.finished || delta.parts.empty();  // a chunk without text follows
+    for (size_t i = 0; i < delta.parts.size(); ++i) {
+      const Part& part = delta.parts[i];
+      if (!end && i + 1 == delta.parts.size()) token.id = delta.event;
       if (part.kind == Part::Kind::kCall) {
         const Answer::Call& call = answer.calls[calls_[answer.index]];
         const Json json = {{"index", calls_[answer.index]++},
                            {"id", call.id},
                            {"type", "function"},
                            {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
-        Chunk(reply, answer, "{\"tool_calls\":[" + Dump(json) + "]}", event, false, out);
+        Chunk(reply, answer, "{\"tool_calls\":[" + Dump(json) + "]}", token, false, out);
       } else {
         const char* field = part.kind == Part::Kind::kContent ? "{\"content\":" : "{\"reasoning_content\":";
-        Chunk(reply, answer, field + Dump(part.text) + "}", event, false, out);
+        Chunk(reply, answer, field + Dump(part.text) + "}", token, false, out);
       }
-      event = nullptr;  // reported once
+      token.logprob = nullptr;  // reported once
     }
-    // A token whose text is still buffered reports its log-probability now.
-    if (delta.finished || (event && (reply.query.logprobs || reply.query.return_token_ids)))
-      Chunk(reply, answer, "{}", event, delta.finished, out);
+    token.id = delta.event;
+    // A token whose text is still buffered is reported now.
+    const bool buffered = delta.event && (reply.query.logprobs || reply.query.ReportsIds());
+    if (delta.finished || (end && buffered)) Chunk(reply, answer, "{}", token, delta.finished, out);
   }
 
   void Finish(const Reply& reply, std::string* out) override {
@@ -89,20 +99,29 @@ class ChatFormat : public Format {
   }
 
  private:
+  // What a chunk reports of a token: its log-probability, its id, or both.
+  struct Token {
+    const TokenEvent* logprob = nullptr;
+    const TokenEvent* id = nullptr;
+  };
+
   static Json Head(const Reply& reply, const char* object) {
-    return {{"id", reply.id}, {"object", object}, {"created", reply.created}, {"model", reply.model.name}};
+    return {{"id", reply.id},
+            {"object", object},
+            {"created", reply.created},
+            {"model", reply.prepared.model_name}};
   }
 
-  void Chunk(const Reply& reply, const Answer& answer, const std::string& delta, const TokenEvent* event,
+  void Chunk(const Reply& reply, const Answer& answer, const std::string& delta, const Token& token,
              bool finished, std::string* out) {
     *out += "data: " + head_ + "{\"index\":" + std::to_string(answer.index) + ",\"delta\":" + delta +
             ",\"logprobs\":";
-    if (event && reply.query.logprobs && ReportsLogprob(reply, *event))
-      *out += "{\"content\":[" + Dump(ChatLogprob(reply, *event)) + "],\"refusal\":null}";
+    if (token.logprob && reply.query.logprobs && ReportsLogprob(reply, *token.logprob))
+      *out += "{\"content\":[" + Dump(ChatLogprob(reply, *token.logprob)) + "],\"refusal\":null}";
     else
       *out += "null";
-    if (event && reply.query.return_token_ids)
-      *out += ",\"token_ids\":[" + std::to_string(event->token) + "]";
+    if (token.id && reply.query.ReportsIds())
+      *out += ",\"token_ids\":[" + std::to_string(token.id->token) + "]";
     *out += ",\"finish_reason\":";
     if (finished)
       *out += "\"" + std::string(answer.FinishName()) + "\",\"stop_reason\":" + Dump(answer.StopReason());

@@ -72,8 +72,8 @@ class CompletionFormat : public Format {
       choice["stop_reason"] = answer.StopReason();
       if (reply.query.request.prompt_logprobs >= 0 && !reply.query.echo)
         choice["prompt_logprobs"] = PromptLogprobs(reply, prompt);
-      if (reply.query.return_token_ids) {
-        choice["prompt_token_ids"] = reply.prepared.requests[prompt].prompt;
+      if (reply.query.return_token_ids) choice["prompt_token_ids"] = reply.prepared.requests[prompt].prompt;
+      if (reply.query.ReportsIds()) {
         choice["token_ids"] = Json::array();
         for (const TokenEvent& event : answer.events) choice["token_ids"].push_back(event.token);
       }
@@ -82,6 +82,7 @@ class CompletionFormat : public Format {
     Json body = Head(reply);
     body["choices"] = std::move(choices);
     body["usage"] = reply.Usage();
+    if (reply.query.resume) body["resume"] = reply.ResumeInfo();
     return body;
   }
 
@@ -89,6 +90,12 @@ class CompletionFormat : public Format {
     head_ = Dump(Head(reply));
     head_.pop_back();
     head_ += ",\"choices\":[";
+    if (reply.query.resume) {
+      *out += "data: " + head_ + "],\"resume\":" + Dump(reply.ResumeInfo()) + "}\n\n";
+      if (reply.query.request.sampling.logprobs >= 0)
+        for (const int32_t token : reply.prepared.requests[0].resumed)
+          offsets_[0] += CodePoints(TokenText(reply, token));
+    }
     if (!reply.query.echo) return;
     for (const Answer& answer : reply.answers) {
       const size_t prompt = static_cast<size_t>(answer.index / reply.answers_per_prompt());
@@ -98,7 +105,7 @@ class CompletionFormat : public Format {
 
   void Delta(const Reply& reply, const Answer& answer, const AnswerDelta& delta, std::string* out) override {
     const bool tells_token =
-        delta.event && (reply.query.request.sampling.logprobs >= 0 || reply.query.return_token_ids);
+        delta.event && (reply.query.request.sampling.logprobs >= 0 || reply.query.ReportsIds());
     const bool keep = !reply.prepared.drop_answer;
     if ((delta.text.empty() || !keep) && !delta.finished && !tells_token) return;
     Chunk(reply, answer, keep ? delta.text : "", keep ? delta.event : nullptr, delta.finished, out);
@@ -119,7 +126,7 @@ class CompletionFormat : public Format {
     return {{"id", reply.id},
             {"object", "text_completion"},
             {"created", reply.created},
-            {"model", reply.model.name}};
+            {"model", reply.prepared.model_name}};
   }
 
   static void AddPrompt(const Reply& reply, size_t prompt, Logprobs* logprobs) {
@@ -143,8 +150,7 @@ class CompletionFormat : public Format {
     } else {
       *out += "null";
     }
-    if (event && reply.query.return_token_ids)
-      *out += ",\"token_ids\":[" + std::to_string(event->token) + "]";
+    if (event && reply.query.ReportsIds()) *out += ",\"token_ids\":[" + std::to_string(event->token) + "]";
     *out += ",\"finish_reason\":";
     if (finished)
       *out += "\"" + std::string(answer.FinishName()) + "\",\"stop_reason\":" + Dump(answer.StopReason());

@@ -24,7 +24,7 @@ class EmbeddingFormat : public Format {
     const Json usage = {{"prompt_tokens", tokens},
                         {"total_tokens", tokens},
                         {"prompt_tokens_details", {{"cached_tokens", reply.cached_tokens}}}};
-    text += "],\"model\":" + Dump(reply.model.name) + ",\"usage\":" + Dump(usage) + "}";
+    text += "],\"model\":" + Dump(reply.prepared.model_name) + ",\"usage\":" + Dump(usage) + "}";
     return text;
   }
 

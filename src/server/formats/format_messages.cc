@@ -78,7 +78,7 @@ class MessagesFormat : public Format {
     return {{"id", reply.id},
             {"type", "message"},
             {"role", "assistant"},
-            {"model", reply.model.name},
+            {"model", reply.prepared.model_name},
             {"content", std::move(content)}};
   }
   static const char* StopReason(const Answer& answer) {

@@ -90,7 +90,7 @@ class ResponsesFormat : public Format {
         {"incomplete_details", nullptr},
         {"instructions", reply.query.system},
         {"max_output_tokens", reply.query.max_tokens ? Json(*reply.query.max_tokens) : Json(nullptr)},
-        {"model", reply.model.name},
+        {"model", reply.prepared.model_name},
         {"output", Json::array()},
         {"parallel_tool_calls", reply.query.parallel_tool_calls},
         {"previous_response_id",

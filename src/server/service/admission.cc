@@ -9,10 +9,12 @@ namespace celer::server {
 
 Refusal Admission::TooManyRequests(const char* reason, const std::string& what, double seconds) {
   ++metrics_.rejected[reason];
+  // A full queue empties sooner than anyone can tell; what a key may have comes when it comes.
+  const bool own = std::string_view(reason) == "key";
   return ApiError{.status = 429,
                   .message = "too many requests: " + what,
-                  .code = "queue_full",
-                  .retry_after = std::clamp(static_cast<int>(std::ceil(seconds)), 1, 60)};
+                  .code = own ? "rate_limit_exceeded" : "queue_full",
+                  .retry_after = static_cast<int>(std::clamp(std::ceil(seconds), 1.0, own ? 86400.0 : 60.0))};
 }
 
 Refusal Admission::CheckCapacity(bool generates) {

@@ -22,6 +22,13 @@ HttpHeaders Warnings(const Job& job) {
 
 }  // namespace
 
+AnswerTextOptions TextOptionsOf(const Query& query) {
+  return {.stop = query.stop,
+          .include_stop = query.include_stop,
+          .skip_special = query.skip_special,
+          .min_tokens = query.request.min_tokens};
+}
+
 Generation::Generation(int64_t number, std::shared_ptr<Job> from, std::shared_ptr<Exchange> to)
     : id(number),
       job(std::move(from)),
@@ -35,13 +42,10 @@ Generation::Generation(int64_t number, std::shared_ptr<Job> from, std::shared_pt
   reply.prompt_logprobs.resize(job->prepared.requests.size());
   prompt_seen_.resize(job->prepared.requests.size());
   if (query.endpoint == kEmbeddings) reply.embeddings.resize(job->prepared.requests.size());
-  const AnswerTextOptions text{.stop = query.stop,
-                               .include_stop = query.include_stop,
-                               .skip_special = query.skip_special,
-                               .min_tokens = query.request.min_tokens};
   const int answers = static_cast<int>(job->prepared.requests.size()) * query.request.n;
-  for (int i = 0; i < answers; ++i)
-    reply.answers.emplace_back(i, reply.model.prompter, text, job->prepared.parts);
+  if (job->replayed) reply.answers.push_back(std::move(*job->replayed));
+  for (int i = static_cast<int>(reply.answers.size()); i < answers; ++i)
+    reply.answers.emplace_back(i, reply.model.prompter, TextOptionsOf(query), job->prepared.parts);
   unfinished_ = reply.answers.size();
   last_.resize(reply.answers.size());
 }
@@ -114,45 +118,16 @@ bool Generation::OnEvent(size_t prompt, const TokenEvent& event) {
 void Generation::Deliver(Answer& answer, const TokenEvent& event) {
   if (answer.finish != FinishReason::kNone) return;
   const Query& query = job->query;
-  AnswerDelta delta;
-  delta.text = answer.decoder.Push(event);
-  answer.finish = answer.decoder.finish();
-  if (event.token != TokenEvent::kNoToken) {
-    ++answer.tokens;
+  const AnswerDelta delta = answer.Take(event, query);
+  if (delta.event) {
     const auto now = Clock::now();
     if (!began()) first_token = now;
     auto& before = last_[answer.index];
     if (before != Clock::time_point()) gaps.push_back(std::chrono::duration<double>(now - before).count());
     before = last_token = now;
-    delta.event = &event;
-    if (query.request.sampling.logprobs >= 0 || query.return_token_ids) {
+    if (query.request.sampling.logprobs >= 0 || query.ReportsIds()) {
       TokenEvent& kept = answer.events.emplace_back(event);
       kept.prompt.clear();
-    }
-    if (event.finish == FinishReason::kStop &&
-        std::find(query.stop_token_ids.begin(), query.stop_token_ids.end(), event.token) !=
-            query.stop_token_ids.end())
-      answer.stop_token = event.token;
-  }
-  answer.text += delta.text;
-  if (event.score != 0) answer.score = event.score;
-  delta.finished = answer.finish != FinishReason::kNone;
-  if (query.endpoint != kCompletions) {
-    delta.parts = answer.splitter.Push(delta.text);
-    // Not ended by the model itself: truncated.
-    const bool truncated = answer.finish != FinishReason::kStop || !answer.decoder.stop_string().empty();
-    if (delta.finished)
-      for (Part& part : answer.splitter.Finish(truncated)) {
-        if (!delta.parts.empty() && delta.parts.back().kind == part.kind && part.kind != Part::Kind::kCall)
-          delta.parts.back().text += part.text;
-        else
-          delta.parts.push_back(std::move(part));
-      }
-    for (const Part& part : delta.parts) {
-      if (part.kind == Part::Kind::kCall)
-        answer.calls.push_back({NewId("call_"), part.name, part.text, !part.partial});
-      else
-        (part.kind == Part::Kind::kContent ? answer.content : answer.reasoning) += part.text;
     }
   }
   if (delta.finished) --unfinished_;

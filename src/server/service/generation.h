@@ -19,7 +19,10 @@ struct Job {
   std::shared_ptr<const ServedModel> model = {};
   Json before = nullptr;  // the conversation that it continues
   std::vector<std::string> ignored = {};
+  std::optional<Answer> replayed = {};  // with `resume`: the answer as its client has it
 };
+
+AnswerTextOptions TextOptionsOf(const Query& query);
 
 class Generation {
  public:
@@ -35,7 +38,9 @@ class Generation {
   const int64_t id;
   const std::shared_ptr<Job> job;
   const std::shared_ptr<Exchange> exchange;
-  int64_t engine = 0;  // which load of the engine runs it
+  std::optional<size_t> key;  // of ApiKeys, where keys have limits
+  int place = 0;              // KeyLimits::Take()
+  int64_t engine = 0;         // which load of the engine runs it
   std::vector<EngineThread::Ticket> tickets;
   Reply reply;
   std::string body;  // as sent, if it was not streamed
@@ -45,6 +50,8 @@ class Generation {
   Clock::time_point embedded = {};  // when an embedding came last
   // Inter-token latencies in seconds since they were last collected, for the metrics.
   std::vector<double> gaps;
+  // The tokens that its client has are all of the answer: its end remains to be reported.
+  bool has_ended() const { return reply.answers[0].decoder.finish() != FinishReason::kNone; }
   bool began() const { return first_token != Clock::time_point(); }
   const char* outcome = "abort";  // stop, length, abort, error
 

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+
+#include "server/kv_events/kv_publisher.h"
 
 namespace celer::server {
 namespace {
@@ -99,7 +102,7 @@ Metrics::Metrics()
       prefill_time(kRequest),
       decode_time(kRequest) {
   for (const char* reason : {"stop", "length", "abort", "error"}) finished[reason] = 0;
-  for (const char* reason : {"queue", "tokens", "ttft", "jobs", "bytes"}) rejected[reason] = 0;
+  for (const char* reason : {"queue", "tokens", "ttft", "jobs", "bytes", "key"}) rejected[reason] = 0;
 }
 
 LimitShare LimitShare::Between(const EngineStats& before, const EngineStats& now) {
@@ -123,6 +126,32 @@ Histogram IterationTokens(const EngineStats& stats) {
   return histogram;
 }
 
+void PrintKeys(const std::vector<KeyFigures>& keys, Printer& p) {
+  const auto by_key = [&](const char* name, int64_t KeyFigures::*figure, const char* help) {
+    if (!keys.empty()) p.Type(name, "counter", help);
+    for (const KeyFigures& key : keys)
+      p.Value(name, static_cast<double>(key.*figure), "key=\"" + Label(key.name) + "\"");
+  };
+  by_key("key_requests_total", &KeyFigures::requests, "Admitted requests by API key.");
+  by_key("key_tokens_total", &KeyFigures::tokens, "Tokens of their prompts and answers.");
+  by_key("key_rejected_total", &KeyFigures::rejected, "Requests above the key's limits, which got 429.");
+}
+
+void PrintKvEvents(const KvPublisher& events, Printer& p) {
+  p.Counter("kv_event_messages_total", events.messages(), "Messages about the prefix cache.");
+  p.Counter("kv_event_blocks_stored_total", events.blocks_stored(), "Blocks that they say are stored.");
+  p.Counter("kv_event_blocks_removed_total", events.blocks_removed(), "Blocks that they say are removed.");
+  p.Counter("kv_event_changes_dropped_total", events.dropped(),
+            "Changes that the publisher was too slow for; the whole cache was published instead.");
+}
+
+void PrintSleep(int level, Printer& p) {
+  p.Type("engine_sleep_state", "gauge", "1 for what holds: awake, or asleep at level 1 or 2.");
+  p.Value("engine_sleep_state", level < 0 ? 1 : 0, "sleep_state=\"awake\"");
+  p.Value("engine_sleep_state", level == 1 ? 1 : 0, "sleep_state=\"weights_offloaded\"");
+  p.Value("engine_sleep_state", level == 2 ? 1 : 0, "sleep_state=\"discard_all\"");
+}
+
 }  // namespace
 
 std::string Metrics::Print(const std::string& prefix, const Now& now) const {
@@ -144,6 +173,13 @@ std::string Metrics::Print(const std::string& prefix, const Now& now) const {
           fmt::format(
               "block_size=\"{}\",num_gpu_blocks=\"{}\",num_cpu_blocks=\"{}\",enable_prefix_caching=\"{}\"",
               block, s.kv_blocks, s.kv_host_blocks, now.prefix_cache ? "True" : "False"));
+  // vLLM's value is a time, so that a scraper takes the series with the latest one.
+  p.Type("lora_requests_info", "gauge", "LoRA adapters of the requests that run and that wait.");
+  p.Value("lora_requests_info",
+          std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(),
+          fmt::format("max_lora=\"{}\",running_lora_adapters=\"{}\",waiting_lora_adapters=\"{}\"",
+                      now.max_adapters, Label(fmt::format("{}", fmt::join(now.running_adapters, ","))),
+                      Label(fmt::format("{}", fmt::join(now.waiting_adapters, ",")))));
   p.Counter("prefix_cache_queries_total", s.looked_up_tokens, "Prompt tokens looked up in the prefix cache.");
   p.Counter("prefix_cache_hits_total", s.cached_tokens, "Prompt tokens found in the prefix cache.");
   p.Counter("num_preemptions_total", s.swaps + s.recomputations, "Preempted sequences.");
@@ -158,11 +194,19 @@ std::string Metrics::Print(const std::string& prefix, const Now& now) const {
   p.Type("request_success_total", "counter", "Requests that ended, by reason.");
   for (const auto& [reason, count] : finished)
     p.Value("request_success_total", static_cast<double>(count), "finished_reason=\"" + reason + "\"");
+  PrintSleep(now.sleep_level, p);
   // The older names, which routers still read.
   p.Gauge("gpu_cache_usage_perc", usage, "kv_cache_usage_perc by its older name.");
   p.Gauge("gpu_prefix_cache_hit_rate", hit_rate, "Hits per query of the prefix cache.");
   p.Counter("gpu_prefix_cache_queries_total", s.looked_up_tokens, "prefix_cache_queries by its older name.");
   p.Counter("gpu_prefix_cache_hits_total", s.cached_tokens, "prefix_cache_hits by its older name.");
+
+  p.Gauge("cpu_cache_usage_perc",
+          s.kv_host_blocks > 0
+              ? static_cast<double>(s.kv_host_blocks_used) / static_cast<double>(s.kv_host_blocks)
+              : 0,
+          "Share of the host blocks in use by sequences that were swapped out.");
+  p.Series("time_per_output_token_seconds", inter_token, "inter_token_latency_seconds by its older name.");
 
   p.Series("request_prompt_tokens", prompt_tokens, "Prompt tokens per request.");
   p.Series("request_generation_tokens", generation_tokens, "Generated tokens per request.");
@@ -176,6 +220,9 @@ std::string Metrics::Print(const std::string& prefix, const Now& now) const {
   p.Series("request_prefill_time_seconds", prefill_time, "From there to the first token.");
   p.Series("request_decode_time_seconds", decode_time, "From the first token to the last.");
 
+  p.Gauge("lora_adapters", static_cast<double>(now.adapters), "LoRA adapters that are loaded.");
+  p.Gauge("lora_adapter_bytes", static_cast<double>(now.adapter_bytes),
+          "Memory of LoRA adapters, with unloaded ones that a request still uses.");
   p.Gauge("healthy", now.healthy ? 1 : 0, "1 if /health says 200.");
   p.Gauge("open_connections", static_cast<double>(now.connections), "Connections of clients.");
   p.Gauge("requests_preparing", static_cast<double>(now.jobs),
@@ -197,6 +244,8 @@ std::string Metrics::Print(const std::string& prefix, const Now& now) const {
           "What that work takes at this machine's limit; 0 if it was not measured.");
   p.Counter("kv_evictions_total", s.evictions, "Cached blocks that were evicted.");
   p.Gauge("kv_blocks_cached", static_cast<double>(s.kv_blocks_cached), "Free blocks in the prefix cache.");
+  PrintKeys(now.keys, p);
+  if (now.kv_events) PrintKvEvents(*now.kv_events, p);
   p.Type("http_requests_total", "counter", "Requests by route and status.");
   for (const auto& [key, count] : http_requests)
     p.Value("http_requests_total", static_cast<double>(count),

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,6 +12,14 @@
 #include "celer/engine.h"
 
 namespace celer::server {
+
+class KvPublisher;
+
+// What a key of --key-limits has had so far.
+struct KeyFigures {
+  std::string name;  // never the key
+  int64_t requests = 0, rejected = 0, tokens = 0;
+};
 
 class Histogram {
  public:
@@ -57,6 +66,12 @@ struct Metrics {
     bool prefix_cache = true;
     int64_t connections = 0, body_bytes = 0, jobs = 0;
     bool healthy = false;
+    // LoRA adapters by name, of requests that run and that wait; how many are loaded, may be, and their bytes.
+    std::set<std::string> running_adapters = {}, waiting_adapters = {};
+    int64_t adapters = 0, max_adapters = 0, adapter_bytes = 0;
+    std::vector<KeyFigures> keys = {};
+    int sleep_level = -1;                    // -1: awake
+    const KvPublisher* kv_events = nullptr;  // may be none
   };
   std::string Print(const std::string& prefix, const Now& now) const;
 };

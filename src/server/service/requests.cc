@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
 #include "base/log.h"
 #include "server/api/params.h"
+#include "server/service/resume.h"
 #include "server/service/service.h"
 
 namespace celer::server {
@@ -27,7 +29,9 @@ Refusal PrepareRead(Job& job) {
     case kEmbeddings:
       return PrepareEmbeddings(*job.model, query, &job.prepared);
     default:
-      return Prepare(*job.model, job.before, query, &job.prepared);
+      if (auto refusal = CheckResume(&query)) return refusal;
+      if (auto refusal = Prepare(*job.model, job.before, query, &job.prepared)) return refusal;
+      return ReplayAnswer(&job);
   }
 }
 
@@ -58,6 +62,7 @@ void Service::PrepareJob(const std::shared_ptr<Exchange>& exchange, Next next) {
   const ApiForm form = FormOf(exchange->request());
   Refusal busy = CheckReady();
   if (!busy) busy = admission_.CheckCapacity(next == &Service::StartGeneration);
+  if (!busy && next == &Service::StartGeneration) busy = CheckKeyLimits(exchange->request());
   if (busy) {
     exchange->note = busy->message;
     return exchange->Send(busy->ToResponse(form));
@@ -117,7 +122,20 @@ void Service::PrepareJob(const std::shared_ptr<Exchange>& exchange, Next next) {
        });
 }
 
+Refusal Service::CheckKeyLimits(const HttpRequest& request) {
+  if (!key_limits_.any()) return {};
+  return key_limits_.Check(*options_.keys.Find(ApiKeys::KeyOf(request)), Clock::now(), admission_);
+}
+
 void Service::Generate(const std::shared_ptr<Exchange>& exchange) {
+  // A router may name the rank that it wants, as for vLLM; this server is one.
+  const std::string_view rank = exchange->request().Header("x-data-parallel-rank");
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(rank.data(), rank.data() + rank.size(), number);
+  if (!rank.empty() && error == std::errc() && end == rank.data() + rank.size() && number != 0)
+    return exchange->Send(ApiError{.message = "the header X-Data-Parallel-Rank is " + std::to_string(number) +
+                                              ", but this server has rank 0 alone"}
+                              .ToResponse(FormOf(exchange->request())));
   PrepareJob(exchange, &Service::StartGeneration);
 }
 
@@ -126,8 +144,9 @@ void Service::StartGeneration(const std::shared_ptr<Exchange>& exchange, const s
   Refusal refusal = CheckReady();
   int64_t prompt_tokens = 0;
   for (const Request& request : job->prepared.requests)
-    prompt_tokens += static_cast<int64_t>(request.prompt.size());
+    prompt_tokens += static_cast<int64_t>(request.prompt.size() + request.resumed.size());
   if (!refusal) refusal = admission_.Admit(prompt_tokens, model_->info.kv_tokens);
+  if (!refusal) refusal = CheckKeyLimits(exchange->request());
   if (refusal) {
     exchange->note = refusal->message;
     return exchange->Send(refusal->ToResponse(form));
@@ -139,23 +158,32 @@ void Service::StartGeneration(const std::shared_ptr<Exchange>& exchange, const s
   }
   const auto generation = std::make_shared<Generation>(next_generation_++, job, exchange);
   generation->submitted = Clock::now();
+  if (key_limits_.any()) {
+    generation->key = options_.keys.Find(ApiKeys::KeyOf(exchange->request()));
+    generation->place = key_limits_.Take(*generation->key, prompt_tokens);
+  }
   generation->engine = engines_;
   double seconds = options_.max_seconds;
   if (job->query.timeout)
     seconds = seconds > 0 ? std::min(seconds, *job->query.timeout) : *job->query.timeout;
-  for (size_t prompt = 0; prompt < job->prepared.requests.size(); ++prompt) {
+  const auto deliver = [this, inbox = inbox_, id = generation->id](size_t prompt, TokenEvent event) {
+    const std::lock_guard lock(inbox->mutex);
+    inbox->items.push_back({id, prompt, std::move(event)});
+    if (inbox->posted) return;
+    inbox->posted = true;
+    loop_.Post([this] { TakeEvents(); });
+  };
+  const bool has_ended = generation->has_ended();
+  if (has_ended) deliver(0, {.finish = generation->reply.answers[0].decoder.finish(), .last = true});
+  for (size_t prompt = 0; prompt < job->prepared.requests.size() && !has_ended; ++prompt) {
     Request request = job->prepared.requests[prompt];
+    // What clients say of priority would undo the keys' shares.
+    if (generation->key) request.priority = generation->place;
     if (seconds > 0)
       request.deadline =
           Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
     auto ticket = engine_->Submit(std::move(request),
-                                  [this, inbox = inbox_, id = generation->id, prompt](TokenEvent event) {
-                                    const std::lock_guard lock(inbox->mutex);
-                                    inbox->items.push_back({id, prompt, std::move(event)});
-                                    if (inbox->posted) return;
-                                    inbox->posted = true;
-                                    loop_.Post([this] { TakeEvents(); });
-                                  });
+                                  [deliver, prompt](TokenEvent event) { deliver(prompt, std::move(event)); });
     if (!ticket) {
       generation->Cancel();
       exchange->note = ticket.error().message();
@@ -210,6 +238,7 @@ void Service::TakeEvents() {
     }
     if (!began && generation->began()) {
       admission_.Dequeue(generation->reply.PromptTokens());
+      if (generation->key) key_limits_.Begin(generation->place);
       metrics_.ttft.Observe(Seconds(generation->first_token - generation->exchange->request().arrived));
     }
     for (const double gap : generation->gaps) metrics_.inter_token.Observe(gap);
@@ -227,14 +256,18 @@ void Service::End(Generation& generation) {
   const Reply& reply = generation.reply;
   const int64_t prompt = reply.PromptTokens(), answer = reply.AnswerTokens();
   if (!generation.began()) admission_.Dequeue(prompt);
+  if (generation.key) key_limits_.End(*generation.key, answer);
   ++metrics_.finished[generation.outcome];
   metrics_.prompt_tokens.Observe(static_cast<double>(prompt));
-  metrics_.generation_tokens.Observe(static_cast<double>(answer));
+  const int64_t generated = answer - reply.ResumedTokens();
+  metrics_.generation_tokens.Observe(static_cast<double>(generated));
   Exchange& exchange = *generation.exchange;
   exchange.facts.emplace_back("prompt_tokens", std::to_string(prompt));
   exchange.facts.emplace_back("cached_tokens", std::to_string(reply.cached_tokens));
   exchange.facts.emplace_back("answer_tokens", std::to_string(answer));
   exchange.facts.emplace_back("finish", generation.outcome);
+  if (const auto& adapters = reply.prepared.adapters; !adapters.empty())
+    exchange.facts.emplace_back("lora", fmt::format("{}", fmt::join(adapters, ",")));
   const bool has_begun = generation.begun != Clock::time_point();
   const Clock::time_point begun = has_begun ? generation.begun : generation.submitted;
   if (has_begun) metrics_.queue_time.Observe(Seconds(begun - generation.submitted));
@@ -247,9 +280,9 @@ void Service::End(Generation& generation) {
     metrics_.inference_time.Observe(Seconds(generation.last_token - begun));
     metrics_.e2e.Observe(Seconds(generation.last_token - exchange.request().arrived));
     const auto answers = static_cast<int64_t>(reply.answers.size());
-    if (answer > answers)
+    if (generated > answers)
       metrics_.per_output_token.Observe(rest * static_cast<double>(answers) /
-                                        static_cast<double>(answer - answers));
+                                        static_cast<double>(generated - answers));
   } else if (generation.embedded != Clock::time_point()) {
     metrics_.prefill_time.Observe(Seconds(generation.embedded - begun));
     metrics_.inference_time.Observe(Seconds(generation.embedded - begun));

@@ -1,7 +1,9 @@
 // The table of routes, and the handlers of the small ones.
 #include "celer/version.h"
 #include "engine/text/prompter.h"
+#include "server/api/adapters.h"
 #include "server/api/openapi.h"
+#include "server/kv_events/kv_publisher.h"
 #include "server/page/page.h"
 #include "server/service/service.h"
 
@@ -19,6 +21,10 @@ std::span<const Service::Route> Service::Routes() {
       {"GET", "/", &Service::Page, 0, true, "a page to chat on"},
       {"POST", "/v1/chat/completions", &Service::Generate, kChat, false, "an answer in a conversation"},
       {"POST", "/v1/completions", &Service::Generate, kCompletions, false, "a text goes on"},
+      {"POST", "/v1/chat/completions/render", &Service::RenderRoute, kChat, false,
+       "the tokens and parameters of such a request; nothing is generated"},
+      {"POST", "/v1/completions/render", &Service::RenderRoute, kCompletions, false,
+       "likewise, a list with one for each prompt"},
       {"POST", "/v1/responses", &Service::Generate, kResponses, false,
        "an answer that later requests can go on from"},
       {"GET", "/v1/responses/", &Service::StoredResponse, 0, false, "an answer that was kept"},
@@ -29,10 +35,23 @@ std::span<const Service::Route> Service::Routes() {
       {"POST", "/v1/embeddings", &Service::Generate, kEmbeddings, false, "texts as vectors of length 1"},
       {"GET", "/v1/models", &Service::Models, 0, false, "what is served"},
       {"GET", "/v1/models/", &Service::OneModel, 0, false, "one of them"},
+      {"POST", "/v1/load_lora_adapter", &Service::LoadLoraRoute, 0, false,
+       "load a LoRA adapter: lora_name and lora_path; with --allow-runtime-lora"},
+      {"POST", "/v1/unload_lora_adapter", &Service::UnloadLoraRoute, 0, false,
+       "unload one: lora_name; with --allow-runtime-lora"},
+      {"GET", "/lora-adapters", &Service::LoraScalesRoute, 0, false,
+       "LoRA adapters, and their scales in requests that name none"},
+      {"POST", "/lora-adapters", &Service::SetLoraScalesRoute, 0, false,
+       "set those scales: [{id, scale}]; with --allow-runtime-lora"},
       {"POST", "/tokenize", &Service::TokenizeRoute, kTokenize, false, "text or a conversation to token ids"},
       {"POST", "/detokenize", &Service::DetokenizeRoute, kDetokenize, false, "token ids to text"},
       {"GET", "/health", &Service::Health, 0, true, "200 if requests are taken, else 503"},
       {"GET", "/health/live", &Service::Live, 0, true, "200 unless the device failed"},
+      {"GET", "/is_sleeping", &Service::IsSleeping, 0, false, "whether the server is asleep"},
+      {"POST", "/sleep", &Service::SleepRoute, 0, false,
+       "give memory back: ?level=0, 1 or 2 and mode=abort or wait; with --enable-sleep-mode"},
+      {"POST", "/wake_up", &Service::WakeRoute, 0, false,
+       "take requests again: ?tags=weights, kv_cache, or none for all; with --enable-sleep-mode"},
       {"GET", "/metrics", &Service::MetricsRoute, 0, false, "counters for Prometheus"},
       {"GET", "/version", &Service::VersionRoute, 0, false, "celer's version"},
       {"GET", "/load", &Service::LoadRoute, 0, false, "how much there is to do"},
@@ -133,6 +152,16 @@ void Service::ServerInfo(const std::shared_ptr<Exchange>& exchange) {
                           {"dimensions", info.shape.hidden},
                           {"meant", model_->pooling.meant}};
     if (!model_->pooling.problem.empty()) json["embeddings"]["problem"] = model_->pooling.problem;
+    if (model_->adapters)
+      json["lora"] = {{"adapters", model_->adapters->List().size()},
+                      {"bytes", model_->adapters->bytes()},
+                      {"max_loras", model_->adapters->options().max_adapters},
+                      {"max_lora_rank", model_->adapters->options().max_rank},
+                      {"runtime", options_.allow_runtime_lora}};
+    if (publisher_)
+      json["kv_events"] = {{"address", publisher_->publish_address()},
+                           {"replay", publisher_->replay_address()},
+                           {"block_size", kKvBlockTokens}};
     if (machine_)
       json["machine"] = {{"read_bytes_per_s", machine_->read_bytes_per_s}, {"source", machine_->source}};
   }
@@ -176,15 +205,15 @@ void Service::TokenizerInfo(const std::shared_ptr<Exchange>& exchange) {
                     {"chat_template", prompter.has_chat_template() ? Json(model_->chat_template) : Json()}}));
 }
 
-Json Service::ModelJson(const std::string& name, ApiForm form) const {
+Json Service::ModelJson(const std::string& name, ApiForm form, const Adapters::Info* adapter) const {
   if (form == ApiForm::kAnthropic)
     return {{"type", "model"}, {"id", name}, {"display_name", name}, {"created_at", "1970-01-01T00:00:00Z"}};
   return {{"id", name},
           {"object", "model"},
           {"created", 0},
           {"owned_by", "celer"},
-          {"root", options_.model_path},
-          {"parent", nullptr},
+          {"root", adapter ? adapter->path : options_.model_path},
+          {"parent", adapter ? Json(model_->name) : Json()},
           {"max_model_len", model_->info.context}};
 }
 
@@ -194,6 +223,9 @@ void Service::Models(const std::shared_ptr<Exchange>& exchange) {
   const ApiForm form = FormOf(exchange->request());
   Json data = Json::array({ModelJson(model_->name, form)});
   for (const std::string& alias : model_->aliases) data.push_back(ModelJson(alias, form));
+  if (model_->adapters)
+    for (const Adapters::Info& adapter : model_->adapters->List())
+      data.push_back(ModelJson(adapter.name, form, &adapter));
   Json json = {{"object", "list"}, {"data", data}};
   if (form == ApiForm::kAnthropic)
     json = {{"data", data},
@@ -210,7 +242,9 @@ void Service::OneModel(const std::shared_ptr<Exchange>& exchange) {
   query.model = exchange->request().path.substr(std::string_view("/v1/models/").size());
   if (const auto refusal = CheckModel(*model_, query))
     return exchange->Send(refusal->ToResponse(FormOf(exchange->request())));
-  exchange->Send(JsonResponse(ModelJson(query.model, FormOf(exchange->request()))));
+  const auto adapter = model_->Answers(query.model) ? std::nullopt : FindAdapter(*model_, query.model);
+  exchange->Send(
+      JsonResponse(ModelJson(query.model, FormOf(exchange->request()), adapter ? &*adapter : nullptr)));
 }
 
 void Service::OpenApi(const std::shared_ptr<Exchange>& exchange) {

@@ -1,6 +1,7 @@
 #include "server/service/service.h"
 
 #include "base/log.h"
+#include "server/api/adapters.h"
 
 namespace celer::server {
 namespace {
@@ -22,6 +23,7 @@ Service::Service(EventLoop& loop, ServiceOptions options, ModelLoader loader)
                   .max_queue_tokens = options_.max_queue_tokens,
                   .max_ttft = options_.max_ttft},
                  metrics_),
+      key_limits_(options_.key_limits),
       workers_(std::make_unique<WorkerPool>(options_.workers)) {
   tick_ = loop_.After(kTick, [this] { Tick(); });
 }
@@ -58,8 +60,17 @@ HttpHandlers Service::Handlers() {
 void Service::Load(std::function<void(const Status&)> ready) {
   if (loading_.joinable()) loading_.join();
   state_ = State::kLoading;
-  loading_ = std::thread([this, ready = std::move(ready)] {
+  // After a fault also the adapters that clients had loaded.
+  std::vector<LoraSpec> adapters;
+  if (model_ && model_->adapters)
+    for (const Adapters::Info& info : model_->adapters->List())
+      adapters.push_back({.name = info.name, .path = info.path, .scale = info.scale});
+  loading_ = std::thread([this, adapters = std::move(adapters), ready = std::move(ready)] {
     auto loaded = std::make_shared<Result<LoadedModel>>(loader_());
+    for (const LoraSpec& spec : adapters)
+      if (*loaded && (*loaded)->model->adapters && !FindAdapter(*(*loaded)->model, spec.name))
+        if (const Status again = (*loaded)->model->adapters->Load(spec); !again)
+          log::Warning("the adapter '{}' is not there any more: {}", spec.name, again.error().message());
     loop_.Post([this, ready, loaded, alive = std::weak_ptr<int>(alive_)] {
       if (alive.expired()) return;
       if (!*loaded) return ready(loaded->error());
@@ -128,7 +139,7 @@ const char* Service::NotReady() const {
     case State::kDraining:
       return Clock::now() < drain_end_ - options_.drain_limit ? nullptr : "the server is shutting down";
     case State::kReady:
-      return nullptr;
+      return sleep_.level >= 0 ? "the server is asleep, until POST /wake_up" : nullptr;
   }
   return nullptr;
 }
@@ -163,10 +174,21 @@ Metrics::Now Service::Now() const {
     now.prefix_cache = model_->prefix_cache;
   }
   if (engine_) now.engine = engine_->stats();
+  if (model_ && model_->adapters) {
+    now.adapters = std::ssize(model_->adapters->List());
+    now.max_adapters = model_->adapters->options().max_adapters;
+    now.adapter_bytes = model_->adapters->bytes();
+    for (const auto& [id, generation] : generations_)
+      for (const std::string& name : generation->job->prepared.adapters)
+        (generation->began() ? now.running_adapters : now.waiting_adapters).insert(name);
+  }
   now.connections = server_ ? server_->connections() : 0;
   now.body_bytes = server_ ? server_->body_bytes() : 0;
   now.jobs = admission_.jobs();
-  now.healthy = state_ == State::kReady;
+  now.healthy = state_ == State::kReady && sleep_.level < 0;
+  now.keys = key_limits_.figures();
+  now.sleep_level = sleep_.level;
+  now.kv_events = publisher_;
   return now;
 }
 

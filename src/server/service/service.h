@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -20,10 +21,13 @@
 #include "server/http/origin_guard.h"
 #include "server/service/admission.h"
 #include "server/service/generation.h"
+#include "server/service/key_limits.h"
 #include "server/service/metrics.h"
 #include "server/service/response_store.h"
 
 namespace celer::server {
+
+class KvPublisher;
 
 struct LoadedModel {
   std::shared_ptr<const ServedModel> model;
@@ -37,6 +41,7 @@ struct ServiceOptions {
   std::string metrics_prefix = "celer:";
   bool lenient = false;
   ApiKeys keys = {};
+  KeyLimits key_limits = {};                                       // of those keys
   std::vector<std::string> cors_origins = {}, allowed_hosts = {};  // as in OriginGuardOptions
   // Requests that may be parsed, rendered and tokenized at once, before admission.
   int64_t max_jobs = 1024;
@@ -49,6 +54,8 @@ struct ServiceOptions {
   std::chrono::milliseconds drain_limit{45'000};  // then let requests in flight run for so long
   std::chrono::milliseconds ping_interval{15'000};
   bool reload_on_fault = false;
+  bool sleep_mode = false;          // clients may put the engine to sleep
+  bool allow_runtime_lora = false;  // clients may load and unload adapters and set their scales
   int workers = 2;
   size_t max_responses = 1000, max_response_bytes = size_t{64} << 20;
   bool log_requests = true, log_json = false, log_probes = false;
@@ -61,6 +68,7 @@ class Service {
 
   HttpHandlers Handlers();
   void UseServer(HttpServer* server);
+  void UsePublisher(const KvPublisher* publisher) { publisher_ = publisher; }  // for its figures
   // Loads on a thread of its own; `ready` gets the result.
   void Load(std::function<void(const Status&)> ready);
   void Drain();                                              // graceful shutdown, then stops the loop
@@ -80,6 +88,12 @@ class Service {
 
  private:
   enum class State { kLoading, kReady, kDraining, kFaulted };
+  struct Sleep {
+    int level = -1;         // -1: awake
+    bool changing = false;  // between the request for it and its answer
+    std::set<std::string> awake_tags = {};
+    std::unique_ptr<EventLoop::Timer> timer = {};
+  };
   // Events from the engine's thread to the loop.
   struct Inbox {
     struct Item {
@@ -111,6 +125,29 @@ class Service {
   void DetokenizeRoute(const std::shared_ptr<Exchange>& exchange);
   void Generate(const std::shared_ptr<Exchange>& exchange);
   void Page(const std::shared_ptr<Exchange>& exchange);
+  // --- lora_routes.cc ---
+  void LoadLoraRoute(const std::shared_ptr<Exchange>& exchange);
+  void UnloadLoraRoute(const std::shared_ptr<Exchange>& exchange);
+  void LoraScalesRoute(const std::shared_ptr<Exchange>& exchange);
+  void SetLoraScalesRoute(const std::shared_ptr<Exchange>& exchange);
+  Refusal CheckRuntimeLora(const HttpRequest& request) const;
+  // Reads the body and does what it says on a worker thread: an adapter takes seconds to read.
+  using AdapterWork =
+      std::function<Refusal(const ServedModel& model, std::string_view body, HttpResponse* answer)>;
+  void ChangeAdapters(const std::shared_ptr<Exchange>& exchange, AdapterWork work);
+
+  // --- sleep_routes.cc ---
+  void SleepRoute(const std::shared_ptr<Exchange>& exchange);
+  void WakeRoute(const std::shared_ptr<Exchange>& exchange);
+  void IsSleeping(const std::shared_ptr<Exchange>& exchange);
+  Refusal CheckSleepMode(const HttpRequest& request) const;
+  void FallAsleep(std::shared_ptr<Exchange> exchange);  // once no request is in flight
+  void EndSleepChange(const std::shared_ptr<Exchange>& exchange, const Refusal& refusal);
+  static void SendOutcome(const std::shared_ptr<Exchange>& exchange, const Refusal& refusal);
+  // --- render_routes.cc ---
+  void RenderRoute(const std::shared_ptr<Exchange>& exchange);
+  void SendRendered(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job);
+
   void SendTokens(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job);
   void SendCount(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job);
   void SendText(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job);
@@ -124,6 +161,7 @@ class Service {
   std::optional<HttpResponse> CheckKey(const HttpRequest& request) const;
   const char* NotReady() const;  // why requests are not accepted; null if they are
   Refusal CheckReady() const;
+  Refusal CheckKeyLimits(const HttpRequest& request);
 
   // Parses and prepares the body on a worker thread, then calls `next` on the loop's.
   using Next = void (Service::*)(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job);
@@ -135,20 +173,22 @@ class Service {
   void Tick();
   void StopIfDrained();
   Metrics::Now Now() const;
-  Json ModelJson(const std::string& name, ApiForm form) const;
+  Json ModelJson(const std::string& name, ApiForm form, const Adapters::Info* adapter = nullptr) const;
 
   EventLoop& loop_;
   const ServiceOptions options_;
   const ModelLoader loader_;
   OriginGuard guard_;
   HttpServer* server_ = nullptr;
+  const KvPublisher* publisher_ = nullptr;  // may be none
+  Sleep sleep_;
   State state_ = State::kLoading;
   int exit_code_ = 0;
   std::thread loading_;
   std::shared_ptr<const ServedModel> model_;
   std::optional<Machine> machine_;
-  std::unique_ptr<EngineThread> engine_;
-  int64_t engines_ = 0;  // loaded so far; engine_ is the last, if it did not fail
+  std::shared_ptr<EngineThread> engine_;  // null also in deep sleep
+  int64_t engines_ = 0;                   // loaded so far; engine_ is the last, if it did not fail
   std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
   std::map<int64_t, std::shared_ptr<Generation>> generations_;
   int64_t next_generation_ = 1;
@@ -156,6 +196,7 @@ class Service {
   ResponseStore responses_;
   Metrics metrics_;
   Admission admission_;
+  KeyLimits key_limits_;
   EngineStats last_stats_;
   Clock::time_point started_ = Clock::now(), drain_end_;
   std::unique_ptr<EventLoop::Timer> tick_, drain_timer_;

@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/source_dir.h"
+
 namespace celer {
 namespace {
 
@@ -129,7 +131,7 @@ TEST(ChatTemplate, ThreadsShareOne) {
 
 // What transformers rendered, written by tests/chat_templates/compare_transformers.py --write-golden.
 TEST(ChatTemplate, AgreesWithTransformers) {
-  const std::filesystem::path folder = std::filesystem::path(CELER_SOURCE_DIR) / "tests/chat_templates";
+  const std::filesystem::path folder = std::filesystem::path(kSourceDir) / "tests/chat_templates";
   const Json golden = Json::parse(ReadFile(folder / "golden.json"), nullptr, false);
   ASSERT_TRUE(golden.is_object()) << folder / "golden.json";
   ASSERT_GE(golden["templates"].size(), 20u);

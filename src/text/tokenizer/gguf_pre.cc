@@ -41,7 +41,9 @@ constexpr char kDeepseekCjk[] = R"([\x{4e00}-\x{9fa5}\x{800}-\x{4e00}\x{ac00}-\x
 constexpr char kDeepseek3Cjk[] = R"([\x{4e00}-\x{9fa5}\x{3040}-\x{309f}\x{30a0}-\x{30ff}]+)";
 constexpr char kBloom[] = R"( ?[^(\s|.,!?\x{2026}\x{3002}\x{ff0c}\x{3001}\x{964}\x{6d4}\x{60c})]+)";
 
-const std::vector<GgufPre>& Table() {
+}  // namespace
+
+const std::vector<GgufPre>& GgufPres() {
   static const std::vector<GgufPre> table = {
       {{"default"}, {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2, R"(\p{N}+)", "[0-9][0-9][0-9]"}},
       {{"gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling", "jina-es", "jina-de",
@@ -51,7 +53,8 @@ const std::vector<GgufPre>& Table() {
       {{"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"},
        {kLlama3},
        true,
-       true},
+       true,
+       "llama-bpe"},
       {{"dbrx", "smaug-bpe", "chatglm-bpe", "glm4"}, {kLlama3}},
       {{"qwen2", "deepseek-r1-qwen", "stablelm2", "hunyuan", "megrez", "kormo", "solar-open", "grok-2"},
        {kQwen2}},
@@ -70,10 +73,8 @@ const std::vector<GgufPre>& Table() {
   return table;
 }
 
-}  // namespace
-
 const GgufPre* FindGgufPre(std::string_view name) {
-  for (const GgufPre& pre : Table())
+  for (const GgufPre& pre : GgufPres())
     if (std::find(pre.names.begin(), pre.names.end(), name) != pre.names.end()) return &pre;
   return nullptr;
 }

@@ -11,8 +11,11 @@ struct GgufPre {
   std::vector<std::string_view> names;
   std::vector<std::string> regexes;  // applied in turn; each isolates its matches
   bool ignore_merges = false;
-  bool add_bos = false;  // unless the file says
+  bool add_bos = false;           // unless the file says
+  std::string_view written = {};  // the name that files get here; by default the first
 };
+
+const std::vector<GgufPre>& GgufPres();
 
 // nullptr for a name that is not known.
 const GgufPre* FindGgufPre(std::string_view name);

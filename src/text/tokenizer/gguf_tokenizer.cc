@@ -141,13 +141,14 @@ Result<std::unique_ptr<Tokenizer>> MakeLlama(const GgufFile& file, GgufTable tab
   return Pipeline::Make(std::move(parts));
 }
 
-// "gpt2": byte-level BPE by merges.
-Result<std::unique_ptr<Tokenizer>> MakeGpt2(const GgufFile& file, GgufTable table) {
+using Merges = std::vector<std::pair<std::string, std::string>>;
+
+Result<Merges> ReadMerges(const GgufFile& file, std::string_view kind) {
   const auto lines = file.GetStringArray("tokenizer.ggml.merges");
   if (!lines)
-    return Error::Corrupt(file.source(),
-                          ": a 'gpt2' vocabulary without 'tokenizer.ggml.merges' as a list of strings");
-  std::vector<std::pair<std::string, std::string>> merges;
+    return Error::Corrupt(file.source(), ": a '", kind,
+                          "' vocabulary without 'tokenizer.ggml.merges' as a list of strings");
+  Merges merges;
   merges.reserve(lines->size());
   for (const std::string_view line : *lines) {
     const size_t space = line.find(' ', 1);
@@ -156,6 +157,28 @@ Result<std::unique_ptr<Tokenizer>> MakeGpt2(const GgufFile& file, GgufTable tabl
                             "', not two tokens with a space between them");
     merges.emplace_back(line.substr(0, space), line.substr(space + 1));
   }
+  return merges;
+}
+
+// "gemma4": SentencePiece's BPE by merges, over the whole text.
+Result<std::unique_ptr<Tokenizer>> MakeGemma4(const GgufFile& file, GgufTable table) {
+  CELER_ASSIGN(const Merges merges, ReadMerges(file, "gemma4"));
+  std::vector<bool> never;
+  CELER_ASSIGN(Pipeline::Parts parts, Common(file, table, never));
+  parts.normalizer = MakeReplace(" ", std::string(kMetaspace));
+  const std::string unk(table.unk ? table.tokens[*table.unk] : "");
+  CELER_ASSIGN(parts.model,
+               MakeBpe(*parts.vocabulary, merges, never,
+                       {.unk_token = unk, .fuse_unk = true, .byte_fallback = true}, file.source()));
+  parts.decoder = Decoder::SentencePiece(0);
+  parts.raw_bytes = true;
+  AddBosEos(file, true, parts);
+  return Pipeline::Make(std::move(parts));
+}
+
+// "gpt2": byte-level BPE by merges.
+Result<std::unique_ptr<Tokenizer>> MakeGpt2(const GgufFile& file, GgufTable table) {
+  CELER_ASSIGN(const Merges merges, ReadMerges(file, "gpt2"));
   std::vector<bool> never;
   CELER_ASSIGN(Pipeline::Parts parts, Common(file, table, never));
   parts.verbatim.resize(table.tokens.size());
@@ -190,10 +213,12 @@ Result<std::unique_ptr<Tokenizer>> MakeGpt2(const GgufFile& file, GgufTable tabl
 Result<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const GgufFile& file) {
   const auto model = file.GetString("tokenizer.ggml.model");
   if (!model) return Error::Corrupt(file.source(), ": has no tokenizer ('tokenizer.ggml.model' is missing)");
-  if (*model != "llama" && *model != "gpt2")
+  if (*model != "llama" && *model != "gpt2" && *model != "gemma4")
     return Error::Unsupported(file.source(), ": a tokenizer of kind '", *model,
-                              "'; 'llama' (SentencePiece BPE) and 'gpt2' (byte-level BPE) are supported");
+                              "'; 'llama' (SentencePiece BPE), 'gemma4' (the same by merges) and 'gpt2' "
+                              "(byte-level BPE) are supported");
   CELER_ASSIGN(GgufTable table, ReadTable(file));
+  if (*model == "gemma4") return MakeGemma4(file, std::move(table));
   return *model == "llama" ? MakeLlama(file, std::move(table)) : MakeGpt2(file, std::move(table));
 }
 

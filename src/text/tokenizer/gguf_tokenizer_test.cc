@@ -7,6 +7,8 @@
 #include <functional>
 #include <sstream>
 
+#include "base/source_dir.h"
+#include "celer/log.h"
 #include "io/gguf/gguf.h"
 #include "io/gguf/gguf_writer.h"
 #include "text/regex/regex.h"
@@ -51,8 +53,8 @@ struct Spm {
     tokens.push_back(std::move(token));
     types.push_back(type);
   }
-  void Fill(GgufWriter& w) const {
-    w.SetString("tokenizer.ggml.model", "llama");
+  void Fill(GgufWriter& w, const char* model = "llama") const {
+    w.SetString("tokenizer.ggml.model", model);
     w.SetStringArray("tokenizer.ggml.tokens", tokens);
     w.SetFloatArray("tokenizer.ggml.scores", scores);
     w.SetIntArray("tokenizer.ggml.token_type", types);
@@ -94,6 +96,20 @@ TEST(GgufTokenizer, FlagsOfTheFile) {
   EXPECT_TRUE((*t)->IsEndOfTurn(260));
 }
 
+TEST(GgufTokenizer, SentencePieceByMerges) {
+  auto t = Load([](GgufWriter& w) {
+    Spm().Fill(w, "gemma4");
+    w.SetStringArray("tokenizer.ggml.merges", std::vector<std::string>{"a b", "\u2581 ab"});
+    w.SetUint32("tokenizer.ggml.bos_token_id", 1);
+    w.SetUint32("tokenizer.ggml.unknown_token_id", 0);
+  });
+  ASSERT_TRUE(t) << t.error().message();
+  EXPECT_EQ((*t)->Encode("ab ab"), (Ids{1, 259, 260}));  // no space before the text
+  EXPECT_EQ((*t)->Encode("b a\n", {.add_special = false}), (Ids{263, 261, 262, 3 + '\n'}));
+  EXPECT_EQ((*t)->Encode("<user> ab", {.add_special = false}), (Ids{267, 260}));
+  EXPECT_EQ((*t)->Decode(Ids{1, 260, 259, 3 + '\n'}), " abab\n");
+}
+
 void FillGpt2(GgufWriter& w, const std::vector<std::string>& merges, const char* pre = "gpt-2") {
   std::vector<std::string> tokens;
   for (int byte = 0; byte < 256; ++byte)
@@ -125,6 +141,7 @@ TEST(GgufTokenizer, ByteLevelBpe) {
 }
 
 TEST(GgufTokenizer, UnknownPreTokenizerFallsBack) {
+  SetLogSink(StderrLog());
   testing::internal::CaptureStderr();
   auto t = Load([](GgufWriter& w) { FillGpt2(w, {"t h"}, "brand-new"); });
   const std::string said = testing::internal::GetCapturedStderr();
@@ -195,7 +212,7 @@ std::string Read(const fs::path& path) {
 class Vectors : public testing::TestWithParam<const char*> {};
 
 TEST_P(Vectors, Agree) {
-  const fs::path folder = fs::path(CELER_SOURCE_DIR) / ".." / "shared" / "data" / "vocab";
+  const fs::path folder = fs::path(kSourceDir) / ".." / "shared" / "data" / "vocab";
   const fs::path base = folder / (std::string("ggml-vocab-") + GetParam() + ".gguf");
   if (!fs::exists(base.string() + ".xz")) GTEST_SKIP() << base.string() << ".xz is not there";
   if (std::system("xz --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "the program xz is not there";

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "base/source_dir.h"
 #include "text/tokenizer/byte_level.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -86,7 +87,7 @@ TEST(Llama2cTokenizer, HostileFiles) {
 }
 
 TEST(Llama2cTokenizer, Stories260K) {
-  const fs::path folder = fs::path(CELER_SOURCE_DIR) / ".." / "shared" / "data" / "stories260K";
+  const fs::path folder = fs::path(kSourceDir) / ".." / "shared" / "data" / "stories260K";
   if (!fs::exists(folder / "tok512.bin")) GTEST_SKIP() << (folder / "tok512.bin").string() << " is not there";
   auto t = Tokenizer::FromLlama2c(folder / "tok512.bin", 512);
   ASSERT_TRUE(t) << t.error().message();

@@ -20,7 +20,7 @@ class Pipeline : public Tokenizer {
   // What a reader of files fills in; Make checks that it fits together.
   struct Parts {
     std::unique_ptr<Vocabulary> vocabulary;  // of the model; it refers to it
-    std::unique_ptr<Model> model;
+    std::unique_ptr<TokenModel> model;
     std::vector<AddedToken> added;
     std::unique_ptr<Normalizer> normalizer;       // may be null
     std::unique_ptr<PreTokenizer> pre_tokenizer;  // may be null

@@ -66,8 +66,8 @@ Result<std::vector<std::pair<std::string, std::string>>> ReadMerges(const json& 
   return out;
 }
 
-Result<std::unique_ptr<Model>> ReadBpe(const JsonFields& fields, const std::string& where,
-                                       const std::vector<bool>& never, const Vocabulary& vocabulary) {
+Result<std::unique_ptr<TokenModel>> ReadBpe(const JsonFields& fields, const std::string& where,
+                                            const std::vector<bool>& never, const Vocabulary& vocabulary) {
   BpeOptions options;
   CELER_ASSIGN(options.unk_token, fields.GetString("unk_token", ""));
   CELER_ASSIGN(options.continuing_subword_prefix, fields.GetString("continuing_subword_prefix", ""));
@@ -87,9 +87,9 @@ std::string WordModelType(const JsonFields& model) {
   return model.Has("unk_token") ? "WordLevel" : "";
 }
 
-Result<std::unique_ptr<Model>> ReadWordModel(const JsonFields& fields, const std::string& type,
-                                             const std::string& where, const std::vector<bool>& never,
-                                             const Vocabulary& vocabulary, std::optional<int32_t>& unk) {
+Result<std::unique_ptr<TokenModel>> ReadWordModel(const JsonFields& fields, const std::string& type,
+                                                  const std::string& where, const std::vector<bool>& never,
+                                                  const Vocabulary& vocabulary, std::optional<int32_t>& unk) {
   CELER_ASSIGN(const std::string unk_token,
                fields.GetString("unk_token", type == "WordLevel" ? "<unk>" : "[UNK]"));
   unk = vocabulary.Find(unk_token);

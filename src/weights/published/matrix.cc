@@ -51,6 +51,10 @@ void Matrix::Floats(int64_t row, float* out) const {
   }
 }
 
+void Matrix::Blocks(int64_t, std::byte*) const {
+  CELER_CHECK(false);
+}
+
 void Matrix::Codes(int64_t, std::byte*, float*) const {
   CELER_CHECK(false);
 }
@@ -97,6 +101,11 @@ Status Matrix::ChooseFormat(const std::string& path, bool keep_fp8) {
       allowed.bytes &= low - zeros[g] >= -128 && high - zeros[g] <= 127;
     }
   }
+  if (mxfp4 && (count > 1 || !keep_fp8)) {
+    format = WeightFormatSpec::Stored(DType::kMxfp4);
+    note.clear();
+    return {};
+  }
   const int64_t own = OwnGroup(group, cols);
   const bool small = high - low <= 15;
   if (!order.empty()) {
@@ -121,6 +130,7 @@ Status Matrix::ChooseFormat(const std::string& path, bool keep_fp8) {
 void Matrix::Row(int64_t row, std::byte* values, void* scales) const {
   if (format.kind == WeightKind::kFp8) return Fp8Row(row, values, static_cast<float*>(scales));
   if (!format.stored()) return GridRow(row, values, scales);
+  if (format.dtype == DType::kMxfp4) return Blocks(row, values);
   if (format.dtype == DType::kF32 && reinterpret_cast<uintptr_t>(values) % alignof(float) == 0)
     return Floats(row, reinterpret_cast<float*>(values));
   std::vector<float> out(cols);

@@ -12,6 +12,7 @@
 #include <limits>
 #include <map>
 
+#include "base/source_dir.h"
 #include "io/file/sha256.h"
 #include "io/safetensors/safetensors.h"
 #include "weights/weight_store.h"
@@ -26,7 +27,7 @@ using ::testing::SizeIs;
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-const fs::path kGolden = fs::path(CELER_SOURCE_DIR) / "tests/golden/quantized";
+const fs::path kGolden = fs::path(kSourceDir) / "tests/golden/quantized";
 
 ThreadPool& Pool() {
   static ThreadPool pool({.threads = 2});
@@ -191,7 +192,8 @@ TEST(Published, WhatTakesMoreBitsSaysWhy) {
   EXPECT_THAT(notes("gptq-actorder"), HasSubstr("is held as f32, the same numbers, because act-order"));
   EXPECT_THAT(notes("awq"), HasSubstr("is held as int8-g32, the same numbers, because zero point"));
   EXPECT_THAT(notes("bnb-nf4"), HasSubstr("not evenly spaced"));
-  EXPECT_THAT(notes("ct-mxfp4"), HasSubstr("int8 holds twice each"));
+  EXPECT_THAT(notes("ct-nvfp4"), HasSubstr("int8 holds twice each"));
+  EXPECT_EQ(notes("ct-mxfp4"), "none");
   EXPECT_THAT(notes("fp8-block"), HasSubstr("fp8 numbers"));
 }
 

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "formats/block_io.h"
 #include "formats/float8.h"
+#include "formats/fp4/mxfp4.h"
 #include "io/file/printable.h"
 
 namespace celer::published {
@@ -110,6 +112,7 @@ class Fp4Matrix final : public Matrix {
     high = 12;
     parts = {&values, &scales};
     if (global) parts.push_back(global);
+    mxfp4 = scales.dtype == DType::kU8 && group == BlockMxfp4::kElements && cols % group == 0;
     note = "fp4 numbers are not evenly spaced; int8 holds twice each of them";
   }
 
@@ -118,6 +121,18 @@ class Fp4Matrix final : public Matrix {
       const auto pair = At<uint8_t>(values_, (row * cols + c) / 2);
       q[c] = kTwiceE2M1[pair & 15];
       q[c + 1] = kTwiceE2M1[pair >> 4];
+    }
+  }
+  void Blocks(int64_t row, std::byte* out) const override {
+    const auto code = [&](int64_t column) {
+      const auto pair = At<uint8_t>(values_, (row * cols + column) / 2);
+      return column % 2 == 0 ? pair & 15 : pair >> 4;
+    };
+    for (int64_t g = 0; g < groups(); ++g) {
+      BlockMxfp4 block = {.e = At<uint8_t>(scales_, row * groups() + g), .qs = {}};
+      for (int64_t j = 0; j < 16; ++j)
+        block.qs[j] = static_cast<uint8_t>(code(g * 32 + j) | code(g * 32 + j + 16) << 4);
+      StoreBlock(block, g, out);
     }
   }
   void Groups(int64_t row, float* scales, int16_t* zeros) const override {

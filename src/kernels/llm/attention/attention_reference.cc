@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/llm/attention/attention.h"
+#include "kernels/llm/attention/cpu/attention_tile.h"
 #include "kernels/llm/kv_row.h"
 
 namespace celer {
@@ -12,7 +13,7 @@ namespace {
 void AttendOne(const AttentionArgs& args, int64_t seq, int64_t token, int64_t head) {
   const int64_t dim = args.kv.head_dim, kv_head = head / (args.heads / args.kv.kv_heads);
   const int64_t position = args.batch.positions[token];
-  const int64_t first = args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) : 0;
+  const int64_t first = FirstKeyOf(position, args.window, args.chunked);
   const float* q = args.q + (token * args.heads + head) * dim;
   std::vector<float> row(dim);
   const auto load = [&](const std::byte* part, int64_t key) {
@@ -28,6 +29,8 @@ void AttendOne(const AttentionArgs& args, int64_t seq, int64_t token, int64_t he
     for (int64_t d = 0; d < dim; ++d) dot += double{q[d]} * row[d];
     const double score = dot * args.scale, cap = args.softcap;
     weights.push_back(cap != 0 ? cap * std::tanh(score / cap) : score);
+    if (args.slopes)
+      weights.back() += double{AlibiBias(args.slopes[head], key, position, args.rounded_slopes, args.scale)};
     max = std::max(max, weights.back());
   }
   if (args.sinks) {

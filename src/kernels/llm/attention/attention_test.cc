@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 
+#include "formats/decode.h"
 #include "kernels/llm/kv_row.h"
 #include "kernels/shared/test_util.h"
 
@@ -26,6 +27,8 @@ struct Shape {
   bool channel_keys = false;
   float softcap = 0;
   bool sinks = false;
+  bool chunked = false;
+  bool alibi = false, rounded = false;
 };
 struct Tokens {
   int64_t past, now;  // tokens already there, tokens in this batch
@@ -49,6 +52,8 @@ class Fixture {
   Fixture(const Shape& shape, std::vector<int64_t> lengths, const Alter& alter = nullptr)
       : shape_(shape), lengths_(std::move(lengths)) {
     if (shape.sinks) sinks_ = RandomFloats(shape.heads, 99, 6.0f);
+    for (int64_t h = 0; shape.alibi && h < shape.heads; ++h)
+      slopes_.push_back(static_cast<float>(std::exp2(-0.75 * static_cast<double>(h + 1))));
     const int64_t size = 16;
     int64_t blocks = 0;
     for (const int64_t length : lengths_) {
@@ -115,8 +120,11 @@ class Fixture {
          .heads = shape_.heads,
          .scale = 1.0f / std::sqrt(static_cast<float>(shape_.dim)),
          .window = shape_.window,
+         .chunked = shape_.chunked,
          .softcap = shape_.softcap,
          .sinks = shape_.sinks ? sinks_.data() : nullptr,
+         .slopes = shape_.alibi ? slopes_.data() : nullptr,
+         .rounded_slopes = shape_.rounded,
          .out = out.data(),
          .pool = &pool});
     return out;
@@ -146,6 +154,7 @@ class Fixture {
       for (size_t p = 0; p < n; ++p) {
         for (int64_t d = 0; d < dim; ++d) weight[p] += scale * q[d] * k[p][d];
         if (shape_.softcap != 0) weight[p] = shape_.softcap * std::tanh(weight[p] / shape_.softcap);
+        if (shape_.alibi) weight[p] += Bias(h, static_cast<int64_t>(p), position);
         top = std::max(top, weight[p]);
       }
       const std::vector<double> score = weight;
@@ -167,6 +176,9 @@ class Fixture {
         // The maximum that a sink is compared with is a rounded product.
         if (shape_.sinks) off[p] += std::abs(score[p]) * 0x1p-22;
         // A softcap brings scores together, never apart, and is itself rounded.
+        // ALiBi's is a rounded product, and so is its sum with the score.
+        if (shape_.alibi)
+          off[p] += (std::abs(score[p]) + 2 * std::abs(Bias(h, static_cast<int64_t>(p), position))) * 0x1p-22;
         off[p] = std::min(off[p] + 1e-6, 300.0) + 8 * double{shape_.softcap} * 0x1p-24;
         shift += weight[p] * std::exp(off[p]);
       }
@@ -199,7 +211,22 @@ class Fixture {
   std::vector<std::byte> k_, v_;
   std::vector<int32_t> table_;
   std::vector<std::vector<float>> q_;
-  std::vector<float> sinks_;
+  // What ALiBi adds to the score of a key.
+  double Bias(int64_t head, int64_t key, int64_t position) const {
+    const auto bf16 = [](double x) {
+      std::byte rounded[2];
+      auto value = static_cast<float>(x);
+      EncodeRow(DType::kBf16, &value, 1, rounded);
+      DecodeRow(DType::kBf16, rounded, 1, &value);
+      return double{value};
+    };
+    const double slope = slopes_[static_cast<size_t>(head)];
+    if (!shape_.rounded) return slope * static_cast<double>(key - position);
+    const auto at = [&](int64_t p) { return bf16(bf16(slope) * bf16(static_cast<double>(p))); };
+    return (at(key) - at(position)) * double{1.0f / std::sqrt(static_cast<float>(shape_.dim))};
+  }
+
+  std::vector<float> sinks_, slopes_;
 };
 
 // Whether queries and weights are rounded to f16. All else is in f32.
@@ -288,6 +315,26 @@ TEST(Attention, SlidingWindow) {
   }
 }
 
+TEST(Attention, Chunks) {
+  EXPECT_EQ(FirstKeyOf(11, 12, true), 0);
+  EXPECT_EQ(FirstKeyOf(12, 12, true), 12);
+  EXPECT_EQ(FirstKeyOf(35, 12, true), 24);
+  EXPECT_EQ(FirstKeyOf(12, 12, false), 1);
+  EXPECT_EQ(FirstKeyOf(12, 0, true), 0);
+  const auto chunks_of = [](int64_t window, const Shape& shape) {
+    Shape chunked = shape;
+    chunked.window = window;
+    chunked.chunked = true;
+    return chunked;
+  };
+  for (const DType dtype : kKvTypes) {
+    ExpectMatchesReference(chunks_of(1, {4, 2, 8, 0, dtype}), {{0, 20}});
+    ExpectMatchesReference(chunks_of(16, {4, 2, 8, 0, dtype}), {{0, 50}, {60, 3}, {63, 2}});
+    ExpectMatchesReference(chunks_of(21, {3, 1, 12, 0, dtype}), {{100, 40}});
+    ExpectMatchesReference(chunks_of(300, {4, 1, 48, 0, dtype}), {{500, 150}, {899, 3}, {0, 10}});
+  }
+}
+
 TEST(Attention, Softcap) {
   for (const DType dtype : kKvTypes) {
     ExpectMatchesReference({4, 4, 8, 0, dtype, false, 0.5f}, {{0, 1}});
@@ -354,12 +401,14 @@ TEST(Attention, SameBitsAroundSplitBoundaries) {
 // Statistics that random numbers do not have. Every variant against double, within what its arithmetic may
 // be off, in a prompt and in a decode step.
 void ExpectAccurate(const char* what, DType dtype, const Alter& alter, bool only_finite = false,
-                    float softcap = 0, bool sinks = false) {
+                    float softcap = 0, bool sinks = false, bool alibi = false, bool rounded = false) {
   constexpr int64_t kLength = 70;
   for (Shape shape :
        {Shape{4, 4, 64, 0, dtype}, {6, 2, 64, 0, dtype}, {8, 1, 80, 0, dtype}, {5, 1, 20, 0, dtype}}) {
     shape.softcap = softcap;
     shape.sinks = sinks;
+    shape.alibi = alibi;
+    shape.rounded = rounded;
     const Fixture fixture(shape, {kLength}, alter);
     const auto row = static_cast<size_t>(shape.heads * shape.dim);
     for (const auto& variant : AttentionVariants()) {
@@ -384,6 +433,26 @@ void ExpectAccurate(const char* what, DType dtype, const Alter& alter, bool only
 
 void Multiply(std::vector<float>& x, float by) {
   for (float& value : x) value *= by;
+}
+
+TEST(Attention, Alibi) {
+  for (const DType dtype : kKvTypes) {
+    for (const bool rounded : {false, true}) {
+      for (const float size : {1e-3f, 1.0f, 10.0f})
+        ExpectAccurate(
+            "ALiBi", dtype, [=](Data& data) { Multiply(data.q, size); }, false, 0, false, true, rounded);
+      ExpectMatchesReference({4, 4, 8, 0, dtype, false, 0, false, false, true, rounded}, {{0, 1}});
+      ExpectMatchesReference({6, 2, 20, 0, dtype, false, 0, false, false, true, rounded},
+                             {{0, 50}, {60, 3}, {600, 5}});
+      ExpectMatchesReference({9, 3, 64, 0, dtype, false, 2.0f, false, false, true, rounded},
+                             {{100, 1}, {0, 5}});
+      ExpectMatchesReference({8, 1, 7, 21, dtype, false, 0, true, false, true, rounded},
+                             {{31, 33}, {1200, 1}});
+      ExpectSameBits({6, 2, 20, 0, dtype, false, 0, false, false, true, rounded}, 70, UpTo(70));
+      ExpectSameBits({4, 4, 64, 0, dtype, false, 0, false, false, true, rounded}, 701,
+                     {250, 255, 511, 512, 700});
+    }
+  }
 }
 
 // A logit without a value in each softmax, among scores of all sizes.

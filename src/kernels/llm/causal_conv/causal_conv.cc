@@ -21,6 +21,7 @@ class Window {
       : kernel_(args.kernel), first_(first), count_(count) {
     for (int64_t c = 0; c < count; ++c)
       for (int64_t j = 0; j < kernel_; ++j) weights_[j][c] = args.w[(first + c) * kernel_ + j];
+    if (args.bias) std::copy_n(args.bias + first, count, bias_);
     std::fill_n(ones_, kChannels, 1.0f);
   }
 
@@ -46,7 +47,7 @@ class Window {
     at_ = at_ + 1 == kernel_ ? 0 : at_ + 1;
     float sums[kChannels];
     for (int64_t c = 0; c < kChannels; c += S::kLanes) {
-      S::F sum = S::Set(0);
+      S::F sum = S::Load(bias_ + c);
       for (int64_t j = 0; j < kernel_; ++j)
         sum = S::Fma(S::Load(weights_[j] + c), S::Load(inputs_[Slot(j)] + c), sum);
       S::Store(sums + c, sum);
@@ -59,6 +60,7 @@ class Window {
   int64_t Slot(int64_t j) const { return at_ + j < kernel_ ? at_ + j : at_ + j - kernel_; }
 
   int64_t kernel_, first_, count_, at_ = 0;
+  float bias_[kChannels] = {};
   float weights_[CausalConvArgs::kMaxKernel][kChannels] = {};
   float inputs_[CausalConvArgs::kMaxKernel][kChannels] = {};
   float ones_[kChannels];
@@ -81,8 +83,12 @@ void CausalConv(const CausalConvArgs& args) {
       Window window(args, first, std::min(kChannels, args.channels - first));
       float* const state = args.states.Of(seq);
       window.Load(state, args.channels, batch.positions[from] == 0);
-      for (int64_t t = from; t < to; ++t) window.Step(args.x + t * args.channels + first);
-      window.Save(state, args.channels);
+      const int64_t drafted = from + args.states.Certain(seq, to - from);
+      for (int64_t t = from; t < to; ++t) {
+        if (t == drafted) window.Save(state, args.channels);
+        window.Step(args.x + t * args.channels + first);
+      }
+      window.Save(drafted < to ? args.states.DraftOf(seq) : state, args.channels);
     }
   });
 }

@@ -1,5 +1,5 @@
 // A causal convolution over the tokens of each sequence, channel by channel, and SiLU:
-// x[t, c] <- silu(sum over j of w[c, j] * x[t - (kernel - 1) + j, c]).
+// x[t, c] <- silu(bias[c] + sum over j of w[c, j] * x[t - (kernel - 1) + j, c]).
 //
 // A token's result depends on its own sequence alone, bit for bit: not on the chunk it is computed in, the rest of
 // the batch, or the number of threads.
@@ -17,7 +17,8 @@ struct CausalConvArgs {
   static constexpr int64_t kMaxKernel = 16;
 
   RaggedBatch batch;
-  const float* w = nullptr;  // [channels, kernel]
+  const float* w = nullptr;     // [channels, kernel]
+  const float* bias = nullptr;  // [channels]; may be none
   int64_t channels = 0;
   int64_t kernel = 0;      // 1 to kMaxKernel
   float* x = nullptr;      // [tokens, channels], in and out

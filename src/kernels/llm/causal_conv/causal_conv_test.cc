@@ -11,7 +11,7 @@ namespace {
 
 std::vector<float> RunConv(std::vector<float> x, const std::vector<float>& w, int64_t kernel,
                            std::vector<float>* state, const std::vector<int32_t>& counts, int32_t position,
-                           ThreadPool& pool) {
+                           ThreadPool& pool, const float* bias = nullptr) {
   const auto channels = std::ssize(w) / kernel;
   std::vector<int32_t> positions, starts{0}, slots;
   for (const int32_t count : counts) {
@@ -26,6 +26,7 @@ std::vector<float> RunConv(std::vector<float> x, const std::vector<float>& w, in
                         .block_table = {},
                         .logit_rows = {}},
               .w = w.data(),
+              .bias = bias,
               .channels = channels,
               .kernel = kernel,
               .x = x.data(),
@@ -44,19 +45,22 @@ TEST(CausalConv, MatchesDouble) {
                                                  {7, 16, 40}}) {
     const auto x = testing::RandomFloats(channels * tokens, 1, 2.0f),
                w = testing::RandomFloats(channels * kernel, 2);
+    const bool biased = tokens % 2 == 0;
+    const auto bias = testing::RandomFloats(channels, 3);
     std::vector<float> state(static_cast<size_t>((kernel - 1) * channels), NAN);
-    const auto out = RunConv(x, w, kernel, &state, {static_cast<int32_t>(tokens)}, 0, pool);
+    const auto out = RunConv(x, w, kernel, &state, {static_cast<int32_t>(tokens)}, 0, pool,
+                             biased ? bias.data() : nullptr);
     std::vector<double> expected;
     for (int64_t t = 0; t < tokens; ++t)
       for (int64_t c = 0; c < channels; ++c) {
-        double sum = 0;
+        double sum = biased ? bias[c] : 0;
         for (int64_t j = 0; j < kernel; ++j)
           if (const int64_t at = t - (kernel - 1) + j; at >= 0)
             sum += double{w[c * kernel + j]} * x[at * channels + c];
         expected.push_back(sum / (1 + std::exp(-sum)));
       }
     // Inputs are up to 2, weights up to 1; the slope of silu is at most 1.1, its own error a few ulps.
-    const double tolerance = 1.1 * testing::SumTolerance(kernel + 8, 2.0 * static_cast<double>(kernel));
+    const double tolerance = 1.1 * testing::SumTolerance(kernel + 9, 2.0 * static_cast<double>(kernel) + 1);
     EXPECT_TRUE(testing::AllNear(out, expected, {.absolute = tolerance})) << channels << "x" << kernel;
   }
 }

@@ -25,7 +25,8 @@ constexpr int kFasterBf16 = 16, kFasterInt8 = 16, kFasterInt4 = 16;
 template <int N>
 int SharedBytes(Format format, int layers) {
   const size_t first = WithFormat(format, [&]<Format F>() -> size_t {
-    if constexpr (HasDecodeStep(F)) return sizeof(Memory<F, N>);
+    if constexpr (HasDecodeStep(F))
+      return HopperCode() ? sizeof(Memory<F, N, true>) : sizeof(Memory<F, N, false>);
     return 0;
   });
   return static_cast<int>(first + static_cast<size_t>(layers - 1) * sizeof(Layer));
@@ -158,8 +159,8 @@ int DecodeBatchTokens(const DecodeStepArgs& args) {
                     kv.dtype == DType::kF16 && kv.head_dim <= 128 && kv.padded_dim == kv.head_dim &&
                     CanFuseRope(kv.head_dim, first.qkv.rope_dim) && !first.o.a_bias && !first.down.a_bias;
   const int layers = static_cast<int>(args.layers.size());
-  if (!runs || batch::SharedBytes<8>(q.format, layers) > kMaxSharedBytes) return 0;
-  if (batch::SharedBytes<16>(q.format, layers) > kMaxSharedBytes) return 8;
+  if (!runs || batch::SharedBytes<8>(q.format, layers) > SharedLimit()) return 0;
+  if (batch::SharedBytes<16>(q.format, layers) > SharedLimit()) return 8;
   return q.format == Format::kInt4   ? batch::kFasterInt4
          : q.format == Format::kInt8 ? batch::kFasterInt8
                                      : batch::kFasterBf16;

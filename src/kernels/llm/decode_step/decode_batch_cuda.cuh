@@ -60,6 +60,7 @@ __device__ __forceinline__ void Fill(const BatchParams& b, const Layer& layer, i
       }
       const uint32_t bar = full + next.stage * 8, base = ring + next.stage * kFullStage<F, N>;
       BarrierWait(empty + next.stage * 8, next.parity);
+#if CELER_HOPPER
       if (lane == 0) BarrierExpect(bar, static_cast<uint32_t>((bytes + scale_bytes) * 2 * share.tiles));
       __syncwarp();
       if (data) {
@@ -68,12 +69,20 @@ __device__ __forceinline__ void Fill(const BatchParams& b, const Layer& layer, i
           BulkCopy(base + scales_to, scales + static_cast<int64_t>(chunk) * chunk_groups * kGroupBytes,
                    scale_bytes, bar, policy);
       }
+#else
+      const int64_t data_at = static_cast<int64_t>(chunk) * chunk_bytes * 8,
+                    scales_at = static_cast<int64_t>(chunk) * chunk_groups * kGroupBytes;
+      CopyRuns(base + to, data ? data + data_at : nullptr, bytes, policy, lane);
+      if (scale_bytes > 0)
+        CopyRuns(base + scales_to, data ? scales + scales_at : nullptr, scale_bytes, policy, lane);
+      ArriveAfterCopies(bar);
+#endif
       next.Advance(kStages<N>);
     }
   }
 }
 
-// The prologue of activations, by one warp: a lane to a chunk. `at` counts chunks; they use the slots in
+// The prologue of activations, by one warp: a lane to a chunk, or without bulk copies all lanes. `at` counts chunks; they use the slots in
 // turn.
 template <int N>
 __device__ __forceinline__ void Fetch(const BatchParams& b, int i, uint32_t turn, int passes, uint32_t slots,
@@ -85,6 +94,7 @@ __device__ __forceinline__ void Fetch(const BatchParams& b, int i, uint32_t turn
       const bool here = lane < kSlots && mine < op.chunks &&
                         (pass > 0 || Reached(op.ready + mine, WritersOf<N>(b, i, mine) * turn));
       const int ready = __ffs(static_cast<int>(~__ballot_sync(0xffffffffu, here))) - 1;
+#if CELER_HOPPER
       if (pass == 0 && lane < ready) asm volatile("fence.proxy.async;" ::: "memory");
       const auto copy = [&](uint32_t slot) {
         const auto bytes = static_cast<uint32_t>(min(kSlotBytes, op.padded * N * 2 - mine * kSlotBytes));
@@ -106,6 +116,16 @@ __device__ __forceinline__ void Fetch(const BatchParams& b, int i, uint32_t turn
           if (lane == n) copy(slot);
         }
       }
+#else
+      __syncwarp();  // what one lane saw to be ready, all copy
+      for (int n = 0; n < ready; ++n) {
+        const uint32_t slot = static_cast<uint32_t>(at + n) % kSlots;
+        const int from = (chunk + n) * kSlotBytes;
+        BarrierWait(empty + slot * 8, (static_cast<uint32_t>(at + n) / kSlots & 1) ^ 1);
+        CopyRunKeep(slots + slot * kSlotBytes, op.x + from, min(kSlotBytes, op.padded * N * 2 - from), lane);
+        ArriveAfterCopies(full + slot * 8);
+      }
+#endif
       __syncwarp();
       at += ready, chunk += ready;
     }
@@ -165,11 +185,11 @@ __device__ __forceinline__ void LoadTables(const BatchParams& b, Memory<F, N>& m
 template <Format F, int N>
 __device__ __forceinline__ void InitBarriers(Memory<F, N>& memory) {
   const auto init = [](uint64_t& bar, int count) { BarrierInit(SharedAddress(&bar), count); };
-  for (int i = 0; i < kStages<N>; ++i) init(memory.full[i], 1), init(memory.empty[i], kWarps);
-  for (int i = 0; i < kSlots; ++i) init(memory.x_full[i], 1), init(memory.x_empty[i], kWarps);
+  for (int i = 0; i < kStages<N>; ++i) init(memory.full[i], kCopyArrivals), init(memory.empty[i], kWarps);
+  for (int i = 0; i < kSlots; ++i) init(memory.x_full[i], kCopyArrivals), init(memory.x_empty[i], kWarps);
   for (int i = 0; i < 2; ++i) init(memory.read[i], 1);
   init(memory.normed, 1);
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  FenceBarrierInit();
 }
 
 // The products and the attention of eight tokens: a warp of its own finishes batches while the next one is

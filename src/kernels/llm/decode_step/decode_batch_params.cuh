@@ -21,17 +21,19 @@ constexpr int kChunk = 4096 / N;  // columns of activations in a slot
 constexpr int kSlots = 8, kSlotBytes = 8192;
 template <int N>
 constexpr int kStages = N == 8 ? 4 : 3;
-constexpr int kUnderWay = 2;  // stages; three of eight tokens are 1 % slower
+// Stages; three of eight tokens are 1 % slower. Generic ones are half as large.
+constexpr int kUnderWay = kHopper ? 2 : 3;
 template <int N>
 constexpr int kMostTiles = N == 8 ? kBatch : 8;  // at once, of gate and up; of others kBatch
 constexpr int kAttendWarps = kWarps / 2;         // two items at once
 constexpr int kMaxKeys = 2048;                   // of a sequence
 
 // Weights, then scales: of int4 one to 128 columns, of int8 one to a row.
-template <Format F, int N>
-constexpr int kFullStage = kStageBytes + (F == Format::kInt4   ? kWarps * kSpans * 16 * ScaleBytesOf(F)
-                                          : F == Format::kInt8 ? kMostTiles<N> * 16 * ScaleBytesOf(F)
-                                                               : 0);
+template <Format F, int N, bool kForHopper = kHopper>
+constexpr int kFullStage = StageBytesOf(kForHopper) +
+                           (F == Format::kInt4   ? kWarps * SpansOf(kForHopper) * 16 * ScaleBytesOf(F)
+                            : F == Format::kInt8 ? kMostTiles<N> * 16 * ScaleBytesOf(F)
+                                                 : 0);
 
 // What an operator is in all layers.
 struct Op {
@@ -78,10 +80,10 @@ struct BatchParams {
   float eps, scale;
 };
 
-// Shared memory.
-template <Format F, int N>
+// Shared memory. The host names the code that it is for.
+template <Format F, int N, bool kForHopper = kHopper>
 struct Memory {
-  char ring[kStages<N>][kFullStage<F, N>];
+  char ring[kStages<N>][kFullStage<F, N, kForHopper>];
   char x[kSlots][kSlotBytes];
   float4 sums[2][kEights<N>][kWarps][32];  // of two batches in turn; attention has its Rooms there
   uint64_t full[kStages<N>], empty[kStages<N>], x_full[kSlots], x_empty[kSlots], read[2], normed;
@@ -167,7 +169,7 @@ struct Sharing<16> {
   __device__ __forceinline__ int Times(int n) const { return n * split; }
   __device__ __forceinline__ int Tile(int warp) const { return warp / split; }  // `tiles` or more: none
   __device__ __forceinline__ int Part(int warp) const { return warp % split; }
-  __device__ __forceinline__ int chunk_bytes() const { return split << 7; }
+  __device__ __forceinline__ int chunk_bytes() const { return split << kChunkShift; }
   __device__ __forceinline__ int tile_bytes() const { return split * kSpans * 1024; }
   __device__ __forceinline__ int chunks(int row_bytes) const {
     return (row_bytes + chunk_bytes() - 1) / chunk_bytes();

@@ -208,11 +208,15 @@ __device__ __forceinline__ float4 LoadSums(const float4 (&sums)[kWarps][32], int
 
 // By one lane of a whole warp.
 __device__ __forceinline__ void ArriveOnce(uint32_t bar) {
+#if CELER_HOPPER
   asm volatile(
       "{\n.reg .pred chosen;\n"
       "elect.sync _|chosen, 0xffffffff;\n"
       "@chosen mbarrier.arrive.shared.b64 _, [%0];\n}" ::"r"(bar)
       : "memory");
+#else
+  if (threadIdx.x % 32 == 0) BarrierArrive(bar);
+#endif
 }
 
 // Where the warps that multiply stand.

@@ -60,22 +60,31 @@ void ScanPiece(const DeltaRuleArgs& args, DeltaScanFn run, int64_t seq, int64_t 
   const int64_t key_head =
       args.tiled_values ? head % args.key_heads : head / (args.value_heads / args.key_heads);
   const int64_t column = piece * kDeltaColumns, width = Width(args), keys = args.key_heads * args.key_dim;
-  const float* const row = args.qkv + first * width;
-  float* const state = args.states.Of(seq) + (head * pieces + piece) * args.key_dim * kDeltaColumns;
+  const int64_t at = (head * pieces + piece) * args.key_dim * kDeltaColumns;
+  float* const state = args.states.Of(seq) + at;
   if (args.batch.positions[first] == 0) std::fill_n(state, args.key_dim * kDeltaColumns, 0.0f);
-  run({.state = state,
-       .q = row + key_head * args.key_dim,
-       .k = row + keys + key_head * args.key_dim,
-       .v = row + 2 * keys + head * args.value_dim + column,
-       .stride = width,
-       .decay = args.a + first * args.value_heads + head,
-       .beta = args.b + first * args.value_heads + head,
-       .gate_stride = args.value_heads,
-       .tokens = tokens,
-       .key_dim = args.key_dim,
-       .columns = std::min(kDeltaColumns, args.value_dim - column),
-       .out = args.out + (first * args.value_heads + head) * args.value_dim + column,
-       .out_stride = args.value_heads * args.value_dim});
+  const auto scan = [&](float* of, int64_t begin, int64_t count) {
+    const float* const row = args.qkv + begin * width;
+    run({.state = of,
+         .q = row + key_head * args.key_dim,
+         .k = row + keys + key_head * args.key_dim,
+         .v = row + 2 * keys + head * args.value_dim + column,
+         .stride = width,
+         .decay = args.a + begin * args.value_heads + head,
+         .beta = args.b + begin * args.value_heads + head,
+         .gate_stride = args.value_heads,
+         .tokens = count,
+         .key_dim = args.key_dim,
+         .columns = std::min(kDeltaColumns, args.value_dim - column),
+         .out = args.out + (begin * args.value_heads + head) * args.value_dim + column,
+         .out_stride = args.value_heads * args.value_dim});
+  };
+  const int64_t certain = args.states.Certain(seq, tokens);
+  if (certain > 0) scan(state, first, certain);
+  if (certain == tokens) return;
+  float* const drafted = args.states.DraftOf(seq) + at;
+  std::copy_n(state, args.key_dim * kDeltaColumns, drafted);
+  scan(drafted, first + certain, tokens - certain);
 }
 
 void FinishToken(const DeltaRuleArgs& args, int64_t token) {

@@ -14,7 +14,12 @@ __global__ void EmbedKernel(const __grid_constant__ EmbedArgs a) {
   const int col = blockIdx.x * blockDim.x + threadIdx.x;
   if (col >= a.table.cols) return;
   const int token = __ldcg(a.tokens + blockIdx.y);
-  a.out[static_cast<int64_t>(blockIdx.y) * a.table.cols + col] = Element(a.table, token, col);
+  float value = Element(a.table, token, col) * a.scale;
+  if (a.positions) {
+    const int row = min(__ldcg(a.positions + blockIdx.y) + a.position_offset, a.position_table.rows - 1);
+    value += Element(a.position_table, row, col);
+  }
+  a.out[static_cast<int64_t>(blockIdx.y) * a.table.cols + col] = value;
 }
 
 }  // namespace

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <span>
 
-#include "kernels/llm/matmul/matmul.h"
+#include "kernels/llm/low_rank/adapted.h"
 
 namespace celer {
 namespace {
@@ -41,15 +42,50 @@ void ActivatePlain(const GateUpArgs& args, const float* up, int64_t row, int64_t
   }
 }
 
+void CutGate(float deviations, float* gate, int64_t n) {
+  double sum = 0, squares = 0;
+  for (int64_t i = 0; i < n; ++i) sum += gate[i];
+  const double mean = sum / static_cast<double>(n);
+  for (int64_t i = 0; i < n; ++i) squares += (gate[i] - mean) * (gate[i] - mean);
+  const auto bound = static_cast<float>(mean + deviations * std::sqrt(squares / static_cast<double>(n)));
+  // A NaN is in the bound, and stays.
+  for (int64_t i = 0; i < n; ++i) gate[i] = gate[i] < bound ? 0.0f : gate[i] - bound;
+}
+
+// A bound needs the whole gate, so it is not fused with the product.
+void SparseGateUp(const GateUpArgs& args, std::span<const MatmulOutput> outputs, const LowRankBatch& added) {
+  Matmul({.x = args.x,
+          .tokens = args.tokens,
+          .norm = args.norm,
+          .layer_norm = args.layer_norm,
+          .norm_bias = args.norm_bias,
+          .eps = args.eps,
+          .outputs = outputs,
+          .pool = args.pool},
+         added);
+  args.pool->ParallelFor(args.tokens, /*grain=*/1, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      float* const gate = args.out + t * args.up.rows;
+      CutGate(*args.cut, gate, args.up.rows);
+      ActivateMul(args.activation, gate, args.up_out + t * args.up.rows, gate, args.up.rows);
+    }
+  });
+}
+
 }  // namespace
 
 void GateUp(const GateUpArgs& args) {
+  GateUp(args, {});
+}
+
+void GateUp(const GateUpArgs& args, const LowRankBatch& added) {
   const int64_t stride = args.up.rows;
   const bool gated = static_cast<bool>(args.gate);
   const MatmulOutput both[] = {{.w = args.gate, .out = args.out, .out_stride = stride},
                                {.w = args.up, .out = args.up_out, .out_stride = stride}};
   const MatmulOutput plain[] = {{.w = args.up, .out = args.out, .out_stride = stride}};
   const auto outputs = gated ? std::span<const MatmulOutput>(both) : std::span<const MatmulOutput>(plain);
+  if (args.cut) return SparseGateUp(args, outputs, added);
   const auto activate = [&](const MatmulTile& tile) {
     const int64_t rows = tile.row_end - tile.row_begin;
     for (int64_t t = tile.token_begin; t < tile.token_end; ++t) {
@@ -77,7 +113,8 @@ void GateUp(const GateUpArgs& args) {
           .eps = args.eps,
           .outputs = outputs,
           .finish = &finish,
-          .pool = args.pool});
+          .pool = args.pool},
+         added);
 }
 
 }  // namespace celer

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "device/thread_pool.h"
 #include "kernels/llm/weight_view.h"
@@ -20,7 +21,10 @@ struct GateUpArgs {
   // [intermediate]; with a gate both or none.
   const float *gate_bias = nullptr, *up_bias = nullptr;
   Activation activation = Activation::kSilu;
-  float swiglu_limit = 0;   // of ActivateMul
+  float swiglu_limit = 0;  // of ActivateMul
+  // Of a token's gate only what lies above its mean by this many standard deviations is left, less that bound. Not with
+  // biases.
+  std::optional<float> cut = std::nullopt;
   float* up_out = nullptr;  // scratch [tokens, intermediate]; without a gate none is needed
   float* out = nullptr;     // [tokens, intermediate]
   ThreadPool* pool = nullptr;

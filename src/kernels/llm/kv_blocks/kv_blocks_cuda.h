@@ -12,7 +12,7 @@
 
 namespace celer::cuda {
 
-// The keys of a layer are one part, its values the next. Addresses, strides and block_bytes are multiples of
+// The keys of a layer are one part, its values the next, unless one row is both. Addresses, strides and block_bytes are multiples of
 // 16.
 struct KvBlockPlace {
   std::byte* base = nullptr;
@@ -22,7 +22,7 @@ struct KvBlockPlace {
 struct MoveKvBlocksArgs {
   KvBlockPlace from;  // without a base: zeros
   KvBlockPlace to;
-  int parts = 0;  // 2 * layers
+  int parts = 0;  // of all layers
   int64_t block_bytes = 0;
 };
 

@@ -5,9 +5,10 @@
 #include "base/check.h"
 #include "kernels/llm/kv_row.h"
 #include "kernels/llm/latent/head_product.h"
-#include "kernels/llm/matmul/matmul.h"
+#include "kernels/llm/low_rank/adapted.h"
 #include "kernels/llm/rms_norm/rms_norm.h"
 #include "kernels/llm/rope/rotate.h"
+#include "kernels/shared/vec.h"
 
 namespace celer {
 namespace {
@@ -47,7 +48,31 @@ void RotateQueries(const LatentQkvArgs& args, int64_t begin, int64_t end) {
   }
 }
 
-void Project(const LatentQkvArgs& args) {
+// What terms add to a product of heads. b is [rank, heads * rows] of a head's own; `turned`, the product is by W', so
+// that it reads what b gives and gives what a reads.
+void AddHeads(const HeadProductArgs& args, const LowRankBatch& added, bool turned) {
+  if (!added.Touches(args.w)) return;
+  const int64_t latent = turned ? args.w.rows / args.heads : args.w.cols,
+                rows = turned ? args.w.cols : args.w.rows / args.heads;
+  args.pool->ParallelFor(args.tokens, /*grain=*/1, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t)
+      for (const LowRankUse& use : added.Of(t)) {
+        const LowRankTerm* const term = use.terms->Find(args.w);
+        for (int64_t i = 0; term && i < args.heads * term->rank; ++i) {
+          const int64_t h = i / term->rank, r = i % term->rank;
+          const float* const x = args.x + t * args.x_token + h * args.x_head;
+          float* const out = args.out + t * args.out_token + h * args.out_head;
+          const float *const a = term->a + r * latent, *const b = term->b + (r * args.heads + h) * rows;
+          if (turned)
+            vec::Axpy(use.scale * vec::Dot(b, x, rows), a, out, latent);
+          else
+            vec::Axpy(use.scale * vec::Dot(a, x, latent), b, out, rows);
+        }
+      }
+  });
+}
+
+void Project(const LatentQkvArgs& args, const LowRankBatch& added) {
   const MatmulOutput kv = {
       .w = args.kv_a, .bias = args.kv_a_bias, .out = args.kv_row, .out_stride = args.kv_a.rows};
   const MatmulOutput q = {.w = args.q_b, .out = args.q_heads, .out_stride = args.q_b.rows};
@@ -62,16 +87,21 @@ void Project(const LatentQkvArgs& args) {
           .norm = args.norm,
           .eps = args.eps,
           .outputs = outputs,
-          .pool = args.pool});
+          .pool = args.pool},
+         added);
   if (!args.q_a) return;
   Matmul(
       {.x = args.q_low, .tokens = tokens, .norm = args.q_a_norm, .eps = args.latent_eps, .pool = args.pool},
-      q);
+      q, added);
 }
 
 }  // namespace
 
 void LatentQkv(const LatentQkvArgs& args) {
+  LatentQkv(args, {});
+}
+
+void LatentQkv(const LatentQkvArgs& args, const LowRankBatch& added) {
   const int64_t tokens = args.batch.token_count(), head = args.nope_dim + args.rope_dim,
                 width = args.kv_rank + args.rope_dim;
   CELER_CHECK_EQ(args.q_b.rows, args.heads * head);
@@ -79,7 +109,7 @@ void LatentQkv(const LatentQkvArgs& args) {
   CELER_CHECK_EQ(args.k_b.rows, args.heads * args.kv_rank);
   CELER_CHECK_EQ(args.kv.head_dim, width);
   CELER_CHECK_EQ(args.kv.kv_heads, 1);
-  Project(args);
+  Project(args, added);
 
   constexpr int64_t kGrain = 8;
   // With channel_keys the tokens of a block come in their order.
@@ -89,31 +119,39 @@ void LatentQkv(const LatentQkvArgs& args) {
     args.pool->ParallelFor(tokens, kGrain, [&](int64_t begin, int64_t end) { AppendRows(args, begin, end); });
   args.pool->ParallelFor(tokens, kGrain,
                          [&](int64_t begin, int64_t end) { RotateQueries(args, begin, end); });
-  HeadProduct({.w = args.k_b,
-               .heads = args.heads,
-               .tokens = tokens,
-               .x = args.q_heads,
-               .x_token = args.heads * head,
-               .x_head = head,
-               .out = args.q_out,
-               .out_token = args.heads * width,
-               .out_head = width,
-               .pool = args.pool});
+  const HeadProductArgs keys = {.w = args.k_b,
+                                .heads = args.heads,
+                                .tokens = tokens,
+                                .x = args.q_heads,
+                                .x_token = args.heads * head,
+                                .x_head = head,
+                                .out = args.q_out,
+                                .out_token = args.heads * width,
+                                .out_head = width,
+                                .pool = args.pool};
+  HeadProduct(keys);
+  AddHeads(keys, added, /*turned=*/true);
 }
 
 void LatentValues(const LatentValuesArgs& args) {
+  LatentValues(args, {});
+}
+
+void LatentValues(const LatentValuesArgs& args, const LowRankBatch& added) {
   CELER_CHECK_EQ(args.v_b.rows % args.heads, 0);
   const int64_t dim = args.v_b.rows / args.heads;
-  HeadProduct({.w = args.v_b,
-               .heads = args.heads,
-               .tokens = args.tokens,
-               .x = args.attention,
-               .x_token = args.heads * args.row,
-               .x_head = args.row,
-               .out = args.out,
-               .out_token = args.heads * dim,
-               .out_head = dim,
-               .pool = args.pool});
+  const HeadProductArgs values = {.w = args.v_b,
+                                  .heads = args.heads,
+                                  .tokens = args.tokens,
+                                  .x = args.attention,
+                                  .x_token = args.heads * args.row,
+                                  .x_head = args.row,
+                                  .out = args.out,
+                                  .out_token = args.heads * dim,
+                                  .out_head = dim,
+                                  .pool = args.pool};
+  HeadProduct(values);
+  AddHeads(values, added, /*turned=*/false);
 }
 
 }  // namespace celer

@@ -1,6 +1,6 @@
 #include "kernels/llm/logits/logits.h"
 
-#include "kernels/llm/matmul/matmul.h"
+#include "kernels/llm/low_rank/adapted.h"
 #include "kernels/shared/tanh_lanes.h"
 
 namespace celer {
@@ -23,6 +23,10 @@ void FinishLogits(const LogitsArgs& args, const float* sums, int64_t row, int64_
 }  // namespace
 
 void Logits(const LogitsArgs& args) {
+  Logits(args, {});
+}
+
+void Logits(const LogitsArgs& args, const LowRankBatch& added) {
   const int64_t stride = args.head.rows;
   MatmulArgs product = {.x = args.x,
                         .x_rows = args.rows.data(),
@@ -33,7 +37,7 @@ void Logits(const LogitsArgs& args) {
                         .eps = args.eps,
                         .pool = args.pool};
   if (args.scale == 1 && args.softcap == 0)
-    return Matmul(product, {.w = args.head, .bias = args.bias, .out = args.out, .out_stride = stride});
+    return Matmul(product, {.w = args.head, .bias = args.bias, .out = args.out, .out_stride = stride}, added);
   const auto each_tile = [&](const MatmulTile& tile) {
     for (int64_t t = tile.token_begin; t < tile.token_end; ++t)
       FinishLogits(args, tile.sums[0] + (t - tile.token_begin) * tile.strides[0], tile.row_begin,
@@ -41,7 +45,7 @@ void Logits(const LogitsArgs& args) {
   };
   const MatmulArgs::Finish finish = each_tile;
   product.finish = &finish;
-  Matmul(product, {.w = args.head, .out = args.out, .out_stride = stride});
+  Matmul(product, {.w = args.head, .out = args.out, .out_stride = stride}, added);
 }
 
 }  // namespace celer

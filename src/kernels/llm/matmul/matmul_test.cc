@@ -14,6 +14,7 @@
 #include "formats/decode.h"
 #include "formats/int4.h"
 #include "formats/int8.h"
+#include "formats/test_rows.h"
 #include "kernels/llm/matmul/cpu/outliers.h"
 #include "kernels/network/rows/rows.h"
 #include "kernels/shared/test_util.h"
@@ -36,8 +37,9 @@ Weights MakeStored(DType dtype, int64_t rows, int64_t cols, uint32_t seed) {
   w.data.resize(static_cast<size_t>(rows * row_bytes) + 1);
   // One byte off: tensors in files have no alignment.
   std::byte* start = w.data.data() + (dtype == DType::kF32 ? 0 : 1);
-  const auto values = RandomFloats(rows * cols, seed);
-  for (int64_t r = 0; r < rows; ++r) EncodeRow(dtype, values.data() + r * cols, cols, start + r * row_bytes);
+  for (int64_t r = 0; r < rows; ++r)
+    std::ranges::copy(RandomWeightRow(dtype, cols, seed + 1000 * static_cast<uint32_t>(r)),
+                      start + r * row_bytes);
   w.view = {.dtype = dtype, .rows = rows, .cols = cols, .data = start, .row_bytes = row_bytes};
   return w;
 }
@@ -213,12 +215,11 @@ TEST(Matmul, EveryVariantMatchesDouble) {
         SCOPED_TRACE(Name(dtype));
         ExpectMatchesDouble(variant, MakeStored(dtype, c.rows, c.cols, 1).view, c.tokens, true);
       }
-      ExpectMatchesDouble(variant, MakeStored(DType::kMxfp4, c.rows, c.cols, 1).view, c.tokens, true);
       ExpectMatchesDouble(variant, MakeInt8(c.rows, c.cols, c.cols, 2).view, c.tokens, false);
       ExpectMatchesDouble(variant, MakeInt8(c.rows, c.cols, 32, 2).view, c.tokens, true);
       ExpectMatchesDouble(variant, MakeInt4(c.rows, c.cols, 32, 3).view, c.tokens, true);
     }
-    for (const DType dtype : BlockTypes())
+    for (const DType dtype : AllBlockTypes())
       for (const int64_t tokens : {1, 2, 5, 8, 11}) {
         if (Info(dtype).block <= 32) continue;
         SCOPED_TRACE(::testing::Message() << Name(dtype) << ", " << tokens << " tokens");
@@ -233,7 +234,8 @@ TEST(Matmul, EveryVariantMatchesDouble) {
     ExpectMatchesDouble(variant, MakeInt8(150, 1120, 1120, 2).view, 300, true);
     for (const DType dtype : {DType::kQ8_0, DType::kQ4_0, DType::kBf16})
       ExpectMatchesDouble(variant, MakeStored(dtype, 150, 64, 6).view, 300, true);  // several jobs each way
-    for (const DType dtype : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_1})
+    for (const DType dtype :
+         {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_1, DType::kIq4Nl, DType::kMxfp4})
       for (const int64_t tokens : {1, 40}) {  // whole tiles and streams on every thread, several chunks
         SCOPED_TRACE(::testing::Message() << Name(dtype) << ", " << tokens << " tokens");
         ExpectMatchesDouble(variant, MakeStored(dtype, 107, 1120, 6).view, tokens, true);

@@ -8,8 +8,9 @@
 
 #include "base/check.h"
 #include "device/aligned_vector.h"
-#include "kernels/llm/matmul/matmul.h"
+#include "kernels/llm/low_rank/adapted.h"
 #include "kernels/llm/rms_norm/rms_norm.h"
+#include "kernels/network/rows/rows.h"
 #include "kernels/shared/vec.h"
 
 namespace celer {
@@ -21,9 +22,11 @@ Floats MakeFloats(int64_t n) {
   return Floats(static_cast<size_t>(n));
 }
 
-// out[tokens, hidden] = down(act(gate(x)) * up(x))
-Floats RunExpert(const MoeArgs& args, const ExpertWeights& expert, const float* x, int64_t tokens) {
-  Floats up = MakeFloats(tokens * expert.up.rows), mid = MakeFloats(tokens * expert.gate.rows);
+// out[tokens, hidden] = down(act(gate(x)) * up(x)), or down(act(up(x))) without a gate
+Floats RunExpert(const MoeArgs& args, const ExpertWeights& expert, const float* x, int64_t tokens,
+                 const LowRankBatch& added) {
+  Floats up = MakeFloats(expert.gate ? tokens * expert.up.rows : 0),
+         mid = MakeFloats(tokens * expert.up.rows);
   GateUp({.x = x,
           .tokens = tokens,
           .gate = expert.gate,
@@ -34,10 +37,12 @@ Floats RunExpert(const MoeArgs& args, const ExpertWeights& expert, const float* 
           .swiglu_limit = args.swiglu_limit,
           .up_out = up.data(),
           .out = mid.data(),
-          .pool = args.pool});
+          .pool = args.pool},
+         added);
   Floats out = MakeFloats(tokens * expert.down.rows);
   Matmul({.x = mid.data(), .tokens = tokens, .pool = args.pool},
-         {.w = expert.down, .bias = expert.down_bias, .out = out.data(), .out_stride = expert.down.rows});
+         {.w = expert.down, .bias = expert.down_bias, .out = out.data(), .out_stride = expert.down.rows},
+         added);
   return out;
 }
 
@@ -87,17 +92,39 @@ void ScaleWeights(const RouterForm& form, std::vector<Route>* routes) {
     divisor = sum + form.normalize_eps;
     if (form.normalize_floor) divisor = sum < form.normalize_eps ? form.normalize_eps : sum;  // NaN stays NaN
   }
-  for (Route& route : *routes) route.weight = route.weight / divisor * form.scale;
+  for (Route& route : *routes) {
+    route.weight = route.weight / divisor * form.scale;
+    if (form.expert_scale) route.weight *= form.expert_scale[route.expert];
+  }
+}
+
+// The best expert but `taken` (-1: none), and its weight.
+Route BestOfOthers(std::span<const float> logits, int32_t taken, float jitter) {
+  int32_t best = taken == 0 ? 1 : 0;
+  for (int32_t e = 0; e < std::ssize(logits); ++e)
+    if (e != taken && logits[e] > logits[best]) best = e;
+  float sum = 0;
+  for (int32_t e = 0; e < std::ssize(logits); ++e) {
+    const float behind = logits[best] - logits[e], scale = std::max(std::abs(logits[e]), logits[best]);
+    if (e != taken && !(behind / scale > 2 * jitter)) sum += std::exp(-behind);
+  }
+  return {best, 1 / sum};
+}
+
+std::vector<Route> MixSparsely(std::span<const float> logits, float jitter) {
+  const Route first = BestOfOthers(logits, -1, jitter), second = BestOfOthers(logits, first.expert, jitter);
+  return {first, second};
 }
 
 }  // namespace
 
 std::vector<Route> RouteToken(std::span<const float> logits, int64_t count, const RouterForm& form) {
+  if (form.sparse_mixer) return MixSparsely(logits, form.jitter);
   const std::vector<float> scores = Scores(logits, form);
-  // What experts are chosen by; a sort needs a strict weak order, so NaN is a number here. Of a softmax the logits
-  // themselves: their scores may have rounded to equal numbers.
+  // What experts are chosen by; a sort needs a strict weak order, so NaN is a number here. Where nothing is added to the
+  // scores, the logits themselves: scores may have rounded to equal numbers.
   std::vector<float> choice = scores;
-  if (!form.sigmoid && !form.choice_bias && form.groups == 1)
+  if (!form.choice_bias && form.groups == 1)
     for (size_t e = 0; e < choice.size(); ++e) choice[e] = logits[e] + (form.bias ? form.bias[e] : 0);
   if (form.choice_bias)
     for (size_t e = 0; e < choice.size(); ++e) choice[e] += form.choice_bias[e];
@@ -114,21 +141,40 @@ std::vector<Route> RouteToken(std::span<const float> logits, int64_t count, cons
 }
 
 void Moe(const MoeArgs& args) {
+  Moe(args, {});
+}
+
+void Moe(const MoeArgs& args, const LowRankBatch& added) {
   const int64_t hidden = args.router.cols;
   const int64_t top = args.experts_per_token;
   CELER_CHECK_EQ(args.router.rows, static_cast<int64_t>(args.experts.size()));
   CELER_CHECK_LE(top, args.router.rows);
+  if (args.form.sparse_mixer) CELER_CHECK_EQ(top, 2);
 
   Floats normed = MakeFloats(args.tokens * hidden);
-  RmsNorm({.x = args.x,
-           .weight = args.norm,
-           .eps = args.eps,
-           .rows = args.tokens,
-           .cols = hidden,
-           .out = normed.data()});
+  if (args.layer_norm)
+    LayerNorm({.x = args.x,
+               .scale = args.norm,
+               .shift = args.norm_bias,
+               .eps = args.eps,
+               .out = normed.data(),
+               .rows = args.tokens,
+               .cols = hidden});
+  else
+    RmsNorm({.x = args.x,
+             .weight = args.norm,
+             .eps = args.eps,
+             .rows = args.tokens,
+             .cols = hidden,
+             .out = normed.data()});
+  float* const to = args.to ? args.to : args.x;
   Floats logits = MakeFloats(args.tokens * args.router.rows);
-  Matmul({.x = normed.data(), .tokens = args.tokens, .pool = args.pool},
-         {.w = args.router, .out = logits.data(), .out_stride = args.router.rows});
+  const MatmulOutput to_logits = {.w = args.router, .out = logits.data(), .out_stride = args.router.rows};
+  if (args.router_norm)
+    Matmul({.x = args.x, .tokens = args.tokens, .norm = args.router_norm, .eps = args.eps, .pool = args.pool},
+           to_logits, added);
+  else
+    Matmul({.x = normed.data(), .tokens = args.tokens, .pool = args.pool}, to_logits, added);
 
   // Tokens grouped by expert, so that each expert's weights are read once; outputs are kept per (token, rank)
   // and added in rank order, so that a token's sum does not depend on the rest of the batch.
@@ -150,27 +196,33 @@ void Moe(const MoeArgs& args) {
     const std::vector<Slot>& slots = by_expert[e];
     if (slots.empty()) continue;
     Floats gathered = MakeFloats(static_cast<int64_t>(slots.size()) * hidden);
+    for (size_t i = 0; i < slots.size(); ++i) {
+      float* const row = gathered.data() + static_cast<int64_t>(i) * hidden;
+      std::copy_n(normed.data() + slots[i].token * hidden, hidden, row);
+      if (args.weight_on_input) vec::Scale(slots[i].weight, row, hidden);
+    }
+    std::vector<int32_t> mix_of;
+    for (const Slot& slot : slots)
+      if (!added.empty()) mix_of.push_back(added.mix_of[slot.token]);
+    const Floats out = RunExpert(args, args.experts[e], gathered.data(), static_cast<int64_t>(slots.size()),
+                                 {.mixes = added.mixes, .mix_of = mix_of});
     for (size_t i = 0; i < slots.size(); ++i)
-      std::copy_n(normed.data() + slots[i].token * hidden, hidden,
-                  gathered.data() + static_cast<int64_t>(i) * hidden);
-    const Floats out = RunExpert(args, args.experts[e], gathered.data(), static_cast<int64_t>(slots.size()));
-    for (size_t i = 0; i < slots.size(); ++i)
-      vec::Axpy(slots[i].weight, out.data() + static_cast<int64_t>(i) * hidden,
+      vec::Axpy(args.weight_on_input ? 1.0f : slots[i].weight, out.data() + static_cast<int64_t>(i) * hidden,
                 contribution.data() + (slots[i].token * top + slots[i].rank) * hidden, hidden);
   }
   for (int64_t i = 0; i < args.tokens * top; ++i)
-    vec::Axpy(args.residual_scale, contribution.data() + i * hidden, args.x + i / top * hidden, hidden);
+    vec::Axpy(args.residual_scale, contribution.data() + i * hidden, to + i / top * hidden, hidden);
 
   if (args.shared) {
-    const Floats out = RunExpert(args, *args.shared, normed.data(), args.tokens);
+    const Floats out = RunExpert(args, *args.shared, normed.data(), args.tokens, added);
     Floats gate(static_cast<size_t>(args.tokens), 1.0f);
     if (args.shared_gate) {
       Matmul({.x = normed.data(), .tokens = args.tokens, .pool = args.pool},
-             {.w = args.shared_gate, .out = gate.data(), .out_stride = 1});
+             {.w = args.shared_gate, .out = gate.data(), .out_stride = 1}, added);
       for (float& g : gate) g = Sigmoid(g);
     }
     for (int64_t t = 0; t < args.tokens; ++t)
-      vec::Axpy(args.residual_scale * gate[t], out.data() + t * hidden, args.x + t * hidden, hidden);
+      vec::Axpy(args.residual_scale * gate[t], out.data() + t * hidden, to + t * hidden, hidden);
   }
 }
 

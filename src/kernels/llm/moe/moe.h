@@ -13,7 +13,7 @@
 namespace celer {
 
 struct ExpertWeights {
-  WeightView gate, up;                                   // [intermediate, hidden]
+  WeightView gate, up;                                   // [intermediate, hidden]; gate may be none
   WeightView down;                                       // [hidden, intermediate]
   const float *gate_bias = nullptr, *up_bias = nullptr;  // [intermediate], both or none
   const float* down_bias = nullptr;                      // [hidden]; may be none
@@ -23,6 +23,10 @@ struct ExpertWeights {
 // logits, or the sigmoid of its own.
 struct RouterForm {
   bool sigmoid = false;
+  // Sparse mixer: the best expert, and then the best of the others; the weight of each is its softmax among those of which
+  // it is the best and whose logits are at most 2 * jitter below its own, relatively. Nothing below applies to it.
+  bool sparse_mixer = false;
+  float jitter = 0;
   const float* bias = nullptr;  // [experts], added to the logits; may be none
   // [experts], added to the scores for choosing experts, not to the weights of those chosen; may be none.
   const float* choice_bias = nullptr;
@@ -31,16 +35,22 @@ struct RouterForm {
   int64_t groups = 1;
   int64_t groups_used = 1;
   bool group_by_best_two = false;
-  bool normalize = true;         // divide the chosen experts' weights by their sum,
-  float normalize_eps = 0;       // plus this,
-  bool normalize_floor = false;  // or by this if the sum is less
-  float scale = 1;               // of the weights, last of all
+  bool normalize = true;                // divide the chosen experts' weights by their sum,
+  float normalize_eps = 0;              // plus this,
+  bool normalize_floor = false;         // or by this if the sum is less
+  float scale = 1;                      // of the weights, last of all
+  const float* expert_scale = nullptr;  // [experts], of the weights, too; may be none
 };
 
 struct MoeArgs {
-  float* x = nullptr;  // [tokens, hidden], the residual; the result is added to it
+  float* x = nullptr;   // [tokens, hidden], the residual; the result is added to it,
+  float* to = nullptr;  // or to this, if it is not none
   int64_t tokens = 0;
-  const float* norm = nullptr;  // [hidden]
+  const float* norm = nullptr;         // [hidden]
+  bool layer_norm = false;             // LayerNorm instead of RMSNorm
+  const float* norm_bias = nullptr;    // [hidden], of LayerNorm; may be none
+  const float* router_norm = nullptr;  // [hidden], if the router's input is normed by weights of its own
+  bool weight_on_input = false;        // an expert's weight multiplies its input, not its output
   float eps = 1e-5f;
   WeightView router;  // [experts, hidden]
   std::span<const ExpertWeights> experts;

@@ -96,6 +96,33 @@ TEST(RouteToken, EveryFormMatchesDouble) {
 }
 
 // Scores of experts far below the best one may all be zero, and groups without a positive number are chosen last.
+TEST(RouteToken, AFactorForEachExpert) {
+  const float logits[] = {1.0f, 3.0f, 2.0f}, factors[] = {5.0f, 2.0f, 0.5f};
+  const auto plain = RouteToken(logits, 2, {}), scaled = RouteToken(logits, 2, {.expert_scale = factors});
+  EXPECT_FLOAT_EQ(scaled[0].weight, plain[0].weight * 2.0f);
+  EXPECT_FLOAT_EQ(scaled[1].weight, plain[1].weight * 0.5f);
+}
+
+TEST(RouteToken, SparseMixer) {
+  const RouterForm form = {.sparse_mixer = true, .jitter = 0.01f};
+  // 2 and 1.98 are within 2 % of each other, 1 is not; of the others 1.98 is alone.
+  const float near[] = {1, 1.98f, 2};
+  auto routes = RouteToken(near, 2, form);
+  EXPECT_EQ(routes[0].expert, 2);
+  EXPECT_NEAR(routes[0].weight, 1 / (1 + std::exp(-0.02)), 1e-6);
+  EXPECT_EQ(routes[1].expert, 1);
+  EXPECT_EQ(routes[1].weight, 1);
+  // Negative logits are compared with their own size.
+  const float negative[] = {-2.0f, -1.98f, -5};
+  routes = RouteToken(negative, 2, form);
+  EXPECT_EQ(routes[0].expert, 1);
+  EXPECT_NEAR(routes[0].weight, 1 / (1 + std::exp(-0.02)), 1e-6);
+  EXPECT_EQ(routes[1].expert, 0);
+  EXPECT_EQ(routes[1].weight, 1);
+  const float bad[] = {1, NAN, 2};
+  for (const Route& route : RouteToken(bad, 2, form)) EXPECT_TRUE(std::isnan(route.weight));
+}
+
 TEST(RouteToken, NegativeChoices) {
   const float logits[] = {9, 8, 7, 6, 1, 2};
   const float choice_bias[] = {-20, -30, -40, -50, -5, -6};

@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "kernels/llm/kv_row.h"
-#include "kernels/llm/matmul/matmul.h"
+#include "kernels/llm/low_rank/adapted.h"
 #include "kernels/llm/rms_norm/rms_norm.h"
 #include "kernels/network/rows/rows.h"
 
@@ -53,6 +53,10 @@ void FinishHeads(const QkvArgs& args, float* heads, int64_t head, int64_t count,
   if (args.norm_form.after_rope) NormHeads(args, heads, head, count, norm);
 }
 
+void Clip(float* x, int64_t n, float most) {
+  for (int64_t i = 0; i < n; ++i) x[i] = x[i] < -most ? -most : x[i] > most ? most : x[i];  // NaN stays
+}
+
 // The queries of heads [head, head + count) from among their gates.
 void TakeQueries(const QkvArgs& args, int64_t token, int64_t head, int64_t count) {
   const int64_t dim = args.kv.head_dim, first = token * args.heads + head;
@@ -64,7 +68,7 @@ void TakeQueries(const QkvArgs& args, int64_t token, int64_t head, int64_t count
 void NormRow(const QkvArgs& args, int64_t token) {
   const int64_t q_cols = args.heads * args.kv.head_dim;
   if (args.q_norm) NormRows(args, args.q_out + token * q_cols, {args.q_norm, args.q_norm_bias}, 1, q_cols);
-  if (args.k_norm)
+  if (args.k_norm && args.k)
     NormRows(args, args.k_out + token * args.k.rows, {args.k_norm, args.k_norm_bias}, 1, args.k.rows);
 }
 
@@ -75,8 +79,17 @@ void Append(const QkvArgs& args, int64_t seq, int64_t token, int64_t head_begin,
   const int64_t slot = position % args.kv.block_size;
   for (int64_t h = head_begin; h < head_end; ++h) {
     StoreKvRow(args.kv, args.kv.k, block, h, slot, args.k_out + token * args.k.rows + h * dim);
-    StoreKvRow(args.kv, args.kv.v, block, h, slot, args.v_out + token * args.v.rows + h * dim);
+    StoreKvRow(args.kv, args.kv.v, block, h, slot, args.v_out + token * args.k.rows + h * dim);
   }
+}
+
+// The values of some heads of one token, before their keys are changed.
+void FinishValues(const QkvArgs& args, int64_t token, int64_t head_begin, int64_t heads) {
+  const int64_t dim = args.kv.head_dim, at = token * args.k.rows + head_begin * dim;
+  float* const v = args.v_out + at;
+  if (!args.v) std::copy_n(args.k_out + at, heads * dim, v);
+  if (args.v_norm)
+    RmsNorm({.x = v, .weight = args.v_norm, .eps = args.eps, .rows = heads, .cols = dim, .out = v});
 }
 
 // Prefetches the first keys and values of a sequence, with which attention to it begins: those that follow
@@ -108,9 +121,16 @@ void Finish(const QkvArgs& args, int64_t begin, int64_t end, int64_t head_begin,
     if (end - begin == 1) PrefetchFirstKeys(args, seq, t, head_begin, head_end);
     float* const q = args.q_out + (t * args.heads + head_begin * group) * dim;
     if (args.gated_out) TakeQueries(args, t, head_begin * group, heads * group);
+    if (args.clip > 0) {
+      Clip(q, heads * group * dim, args.clip);
+      Clip(args.k_out + t * args.k.rows + head_begin * dim, heads * dim, args.clip);
+      Clip(args.v_out + t * args.v.rows + head_begin * dim, heads * dim, args.clip);
+    }
     FinishHeads(args, q, head_begin * group, heads * group, {args.q_norm, args.q_norm_bias}, t);
     if (args.q_scale)
       for (int64_t i = 0; i < heads * group * dim; ++i) q[i] *= args.q_scale[t];
+    if (!args.k) continue;
+    FinishValues(args, t, head_begin, heads);
     FinishHeads(args, args.k_out + t * args.k.rows + head_begin * dim, head_begin, heads,
                 {args.k_norm, args.k_norm_bias}, t);
     Append(args, seq, t, head_begin, head_end);
@@ -120,10 +140,15 @@ void Finish(const QkvArgs& args, int64_t begin, int64_t end, int64_t head_begin,
 }  // namespace
 
 void Qkv(const QkvArgs& args) {
+  Qkv(args, {});
+}
+
+void Qkv(const QkvArgs& args, const LowRankBatch& added) {
   const int64_t tokens = args.batch.token_count();
   const int64_t dim = args.kv.head_dim;
   CELER_CHECK_EQ(args.q.rows, args.heads * dim * (args.gated_out ? 2 : 1));
-  CELER_CHECK_EQ(args.k.rows, args.kv.kv_heads * dim);
+  CELER_CHECK_EQ(args.k.rows, args.k ? args.kv.kv_heads * dim : 0);
+  CELER_CHECK_EQ(args.v.rows, args.v ? args.k.rows : 0);
   CELER_CHECK_LE(args.rope_dim, dim);
 
   const MatmulOutput outputs[] = {
@@ -133,14 +158,16 @@ void Qkv(const QkvArgs& args) {
        .out_stride = args.q.rows},
       {.w = args.k, .bias = args.k_bias, .out = args.k_out, .out_stride = args.k.rows},
       {.w = args.v, .bias = args.v_bias, .out = args.v_out, .out_stride = args.v.rows}};
+  const size_t count = !args.k ? 1 : args.v ? 3 : 2;
   Matmul({.x = args.x,
           .tokens = tokens,
           .norm = args.norm,
           .layer_norm = args.layer_norm,
           .norm_bias = args.norm_bias,
           .eps = args.eps,
-          .outputs = outputs,
-          .pool = args.pool});
+          .outputs = std::span(outputs).first(count),
+          .pool = args.pool},
+         added);
 
   // Few tokens on few threads: each takes some heads, mostly those whose rows it has just computed. More
   // threads would take longer to join than one does for all. With channel_keys each takes the tokens of a block

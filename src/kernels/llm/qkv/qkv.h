@@ -28,7 +28,9 @@ struct QkvArgs {
   bool layer_norm = false;           // LayerNorm instead of RMSNorm
   const float* norm_bias = nullptr;  // [hidden], of LayerNorm; may be none
   float eps = 1e-5f;
-  WeightView q, k, v;             // [heads * head_dim, hidden], [kv_heads * head_dim, hidden] twice
+  // [heads * head_dim, hidden], [kv_heads * head_dim, hidden] twice. Without v the values are what k gives, before its
+  // norm; without both the keys and values are in the KV already.
+  WeightView q, k, v;
   const float* q_bias = nullptr;  // each may be none
   const float* k_bias = nullptr;
   const float* v_bias = nullptr;
@@ -36,6 +38,7 @@ struct QkvArgs {
   const float* k_norm = nullptr;
   const float* q_norm_bias = nullptr;  // of LayerNorm over kHead and kRow; may be none
   const float* k_norm_bias = nullptr;
+  const float* v_norm = nullptr;  // [head_dim], RMSNorm of each head's values; may be none
   QkNormForm norm_form;
   RopeLayout layout = RopeLayout::kHalf;
   // [tokens, rope_dim / 2], any attention factor included; none where nothing rotates.
@@ -43,6 +46,7 @@ struct QkvArgs {
   const float* rope_sin = nullptr;
   int64_t rope_dim = 0;            // leading dimensions of a head that rotate
   const float* q_scale = nullptr;  // [tokens], of all queries of a token; none: 1
+  float clip = 0;                  // what q, k and v are cut to, +-clip; 0: not
   int64_t heads = 0;
   KvLayerView kv;
   float* k_out = nullptr;  // scratch [tokens, kv_heads, head_dim]

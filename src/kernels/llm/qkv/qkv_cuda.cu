@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "kernels/llm/qkv/qkv_cuda.h"
+#include "kernels/llm/qkv/store_row.cuh"
 #include "kernels/shared/cuda/launch.cuh"
 #include "kernels/shared/cuda/not_finite.cuh"
 
@@ -15,34 +16,6 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kHeadsPerWarp = 4;
 constexpr int kMaxHeadDim = 512;
-
-// A row of one head, by a warp; `part` is kv.k or kv.v. As StoreKvRow() in kernels/llm/kv_row.h.
-__device__ __forceinline__ void StoreRow(const DeviceKv& kv, std::byte* part, int64_t block, int head,
-                                         int slot, const float* row, int lane) {
-  std::byte* to = part + kv.HeadOffset(block, head) + slot * kv.row_bytes();
-  if (kv.dtype != DType::kI8) {
-    for (int i = lane; i < kv.head_dim; i += 32) {
-      if (kv.dtype == DType::kBf16)
-        reinterpret_cast<__nv_bfloat16*>(to)[i] = __float2bfloat16(row[i]);
-      else if (kv.dtype == DType::kF16)
-        reinterpret_cast<__half*>(to)[i] = __float2half_rn(row[i]);
-      else
-        reinterpret_cast<__nv_fp8_storage_t*>(to)[i] =
-            __nv_cvt_float_to_fp8(row[i], __NV_SATFINITE, __NV_E4M3);
-    }
-    return;
-  }
-  float top = 0;
-  for (int i = lane; i < kv.head_dim; i += 32) top = MaxOrNan(top, fabsf(row[i]));
-  for (int apart = 16; apart > 0; apart /= 2) top = MaxOrNan(top, __shfl_xor_sync(0xffffffffu, top, apart));
-  // 127 / top may be infinite for a subnormal top: nothing but zeros is left of such a row.
-  const float inverse = top > 0 ? 127 / top : 0;
-  for (int i = lane; i < kv.head_dim; i += 32)
-    reinterpret_cast<int8_t*>(to)[i] =
-        isfinite(inverse) ? static_cast<int8_t>(__float2int_rn(row[i] * inverse)) : int8_t{0};
-  if (lane == 0)
-    reinterpret_cast<float*>(part + kv.HeadOffset(block, head) + kKvBlock * kv.row_bytes())[slot] = top / 127;
-}
 
 // Grid: (heads of q, k and v in bunches, tokens). A warp finishes one head after the other.
 __global__ void __launch_bounds__(kWarps * 32) FinishKernel(const __grid_constant__ FinishQkvArgs a) {

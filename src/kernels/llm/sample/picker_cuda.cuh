@@ -1,5 +1,5 @@
 // One row of logits in the distributed shared memory of a cluster of blocks, and selection in its sorted
-// order.
+// order. In generic code, which has no clusters, one block has the row and reads it again from L2 for each pass.
 //
 // Everything that sampling keeps (min-p, top-k, top-p) is a prefix of the vocabulary sorted by logit, and the
 // draw is the place where the cumulative probability passes a number. So nothing is sorted: as in a radix
@@ -11,7 +11,10 @@
 
 #include <cmath>
 
+#include <type_traits>
+
 #include "kernels/llm/sample/sample_cuda.h"
+#include "kernels/shared/cuda/target.cuh"
 
 namespace celer::cuda::sample {
 
@@ -39,9 +42,13 @@ static_assert(kMaxSampleVocab / kFewRanks * 129047.0 < 4294967296.0,
               "deficits are less than (1 - exp(-1/32)) * kOne");
 static_assert(kMaxSampleVocab <= 1 << kTokenBits);
 
+template <int kRanks>
 struct Shared {
+  // Of one block that has all tokens, sums do not fit into 32 bits.
+  using Deficits = std::conditional_t<kRanks == 1, unsigned long long, uint32_t>;
   // What this block counted; read by the whole cluster.
-  uint32_t count[kBins], deficit[kBins];
+  uint32_t count[kBins];
+  Deficits deficit[kBins];
   // What the cluster counted, the same in every block. Weights: of the first histogram 2^44 for the most
   // likely token, of the later ones kOne for the first of the bin.
   uint32_t total_count[kBins];
@@ -98,12 +105,89 @@ __host__ __device__ constexpr int Held(int vocab, int ranks) {
   return (vocab + ranks * kThreads - 1) / (ranks * kThreads) * kThreads;
 }
 
-// One row and the cluster's view of it.
+// What a picker has of a cluster where the block is alone.
+struct Alone {
+  __device__ int block_rank() const { return 0; }
+  __device__ void barrier_arrive() const {}
+  __device__ void barrier_wait() const {}
+  __device__ void sync() const { __syncthreads(); }
+  template <class T>
+  __device__ T* map_shared_rank(T* own, int) const {
+    return own;
+  }
+};
+#if CELER_HOPPER && defined(__CUDA_ARCH__)
 template <int kRanks>
+using Cluster = std::conditional_t<kRanks == 1, Alone, cg::cluster_group>;
+template <int kRanks>
+__device__ __forceinline__ Cluster<kRanks> ThisCluster() {
+  if constexpr (kRanks == 1)
+    return Alone();
+  else
+    return cg::this_cluster();
+}
+#else
+template <int kRanks>
+using Cluster = Alone;
+template <int kRanks>
+__device__ __forceinline__ Alone ThisCluster() {
+  return {};
+}
+#endif
+
+// A token's logit for the sampler: `adjusted`, with one zero only, and no NaN.
+__device__ __forceinline__ float Cleaned(float adjusted) {
+  float value = adjusted;
+  if (isnan(value)) value = -INFINITY;
+  if (value == 0) value = 0;
+  return value;
+}
+// The keys of a block's tokens, which are the bits of their logits, and from Count() on their distances from the largest
+// one: in shared memory.
+class HeldKeys {
+ public:
+  __device__ explicit HeldKeys(uint32_t* keys) : keys_(keys) {}
+  __device__ void Put(int at, uint32_t bits) { keys_[at] = bits; }
+  __device__ void Begin(float, uint32_t) {}
+  __device__ uint32_t Logit(int at) const { return keys_[at]; }
+  __device__ uint32_t Distance(int at) const { return keys_[at]; }
+
+ private:
+  uint32_t* keys_;
+};
+__device__ __forceinline__ uint32_t KeptDistance(uint32_t bits, float largest, uint32_t reach) {
+  const uint32_t distance = bits == kDropped ? kDropped : Distance(largest, __uint_as_float(bits));
+  return distance > reach ? kDropped : distance;
+}
+// So, made again from the logits whenever they are asked for.
+template <class Adjust>
+class MadeKeys {
+ public:
+  __device__ MadeKeys(const float* logits, int vocab, const Adjust& adjust)
+      : logits_(logits), vocab_(vocab), adjust_(adjust) {}
+  __device__ void Put(int, uint32_t) {}
+  __device__ void Begin(float largest, uint32_t reach) { largest_ = largest, reach_ = reach; }
+  __device__ uint32_t Logit(int at) const {
+    return at < vocab_ ? __float_as_uint(Cleaned(adjust_(__ldcg(logits_ + at), at))) : kDropped;
+  }
+  __device__ uint32_t Distance(int at) const { return KeptDistance(Logit(at), largest_, reach_); }
+
+ private:
+  const float* logits_;
+  int vocab_;
+  const Adjust& adjust_;
+  float largest_ = 0;
+  uint32_t reach_ = 0;
+};
+
+// One row and the cluster's view of it.
+template <int kRanks, class Keys>
 class Picker {
  public:
-  __device__ Picker(Shared& shared, uint32_t* keys, int vocab)
-      : s_(shared), keys_(keys), cluster_(cg::this_cluster()), vocab_(vocab), held_(Held(vocab, kRanks)) {
+  using Memory = Shared<kRanks>;
+
+  __device__ Picker(Memory& shared, const Keys& keys, int vocab)
+      : s_(shared), keys_(keys), cluster_(ThisCluster<kRanks>()), vocab_(vocab), held_(Held(vocab, kRanks)) {
     rank_ = static_cast<int>(cluster_.block_rank());
     begin_ = rank_ * held_;
     if (threadIdx.x < 2) s_.list_size[threadIdx.x] = 0;
@@ -133,14 +217,12 @@ class Picker {
         const int at = base + j * kThreads, token = begin_ + at;
         if (at >= held_) break;
         if (token >= vocab_) {
-          keys_[at] = kDropped;
+          keys_.Put(at, kDropped);
           continue;
         }
         finite = finite && values[j] < INFINITY;
-        float value = adjust(values[j], token);
-        if (isnan(value)) value = -INFINITY;
-        if (value == 0) value = 0;  // there is only one zero
-        keys_[at] = __float_as_uint(value);
+        const float value = Cleaned(adjust(values[j], token));
+        keys_.Put(at, __float_as_uint(value));
         const uint64_t key =
             static_cast<uint64_t>(OrderBits(value)) << 32 | (0xffffffffu - static_cast<uint32_t>(token));
         best = key > best ? key : best;
@@ -173,12 +255,11 @@ class Picker {
 
   // Logits become distances; the first histogram.
   __device__ void Count(float largest, uint32_t reach) {
+    keys_.Begin(largest, reach);
 #pragma unroll 4
     for (int at = static_cast<int>(threadIdx.x); at < held_; at += kThreads) {
-      const uint32_t bits = keys_[at];
-      uint32_t distance = bits == kDropped ? kDropped : Distance(largest, __uint_as_float(bits));
-      if (distance > reach) distance = kDropped;
-      keys_[at] = distance;
+      const uint32_t distance = KeptDistance(keys_.Logit(at), largest, reach);
+      keys_.Put(at, distance);
       Add(distance != kDropped, distance >> kFirstShift, distance);
     }
     Share(/*first=*/true);
@@ -203,8 +284,7 @@ class Picker {
 
   // Whether the tokens up to the place, and those that share its bin, are few enough for DrawFromFew().
   __device__ bool FewUpTo(bool by_count, uint64_t target) {
-    const Shared::Found found =
-        Locate(by_count, target, bin_count_, bin_weight_, count_before_, mass_before_);
+    const Found found = Locate(by_count, target, bin_count_, bin_weight_, count_before_, mass_before_);
     few_ = found.count_before + found.count;
     few_bins_ = found.bin;
     return few_ <= kList;
@@ -260,6 +340,8 @@ class Picker {
   }
 
  private:
+  using Found = typename Memory::Found;
+
   // The counters are empty whenever a count begins.
   __device__ void Clear() {
     for (int i = threadIdx.x; i < kBins; i += kThreads) s_.count[i] = s_.deficit[i] = 0;
@@ -273,16 +355,20 @@ class Picker {
       // Rows of equal logits would contend for one counter.
       if (!here) return;
       const uint32_t sum = __reduce_add_sync(0xffffffffu, deficit);
-      if (threadIdx.x % 32 == 0) atomicAdd(&s_.count[bin], 32u), atomicAdd(&s_.deficit[bin], sum);
+      if (threadIdx.x % 32 == 0) atomicAdd(&s_.count[bin], 32u), AddDeficit(bin, sum);
       return;
     }
-    if (here) atomicAdd(&s_.count[bin], 1u), atomicAdd(&s_.deficit[bin], deficit);
+    if (here) atomicAdd(&s_.count[bin], 1u), AddDeficit(bin, deficit);
+  }
+  __device__ void AddDeficit(uint32_t bin, uint32_t deficit) {
+    atomicAdd(&s_.deficit[bin], static_cast<typename Memory::Deficits>(deficit));
   }
 
   // A reduction over the cluster: each block some of the bins, for all.
   __device__ void Share(bool first) {
     cluster_.sync();
-    constexpr int kOwn = kBins / kRanks, kParts = kThreads / kOwn;
+    if constexpr (kRanks == 1) return ShareAlone(first);
+    constexpr int kOwn = kBins / kRanks, kParts = kThreads / kOwn > 0 ? kThreads / kOwn : 1;
     const int part = threadIdx.x % kParts, bin = rank_ * kOwn + static_cast<int>(threadIdx.x) / kParts;
     uint32_t count = 0;
     uint64_t deficit = 0;
@@ -304,6 +390,16 @@ class Picker {
     }
     cluster_.sync();
     Clear();  // all have read them
+  }
+  __device__ void ShareAlone(bool first) {
+    for (int bin = static_cast<int>(threadIdx.x); bin < kBins; bin += kThreads) {
+      const uint32_t count = s_.count[bin];
+      uint64_t weight = static_cast<uint64_t>(count) * kOne - s_.deficit[bin];
+      if (first && count > 0) weight = Scaled(weight, bin);
+      s_.total_count[bin] = count, s_.total_weight[bin] = weight;
+      s_.count[bin] = 0, s_.deficit[bin] = 0;
+    }
+    __syncthreads();
   }
 
   __device__ static uint64_t Scaled(uint64_t weight, uint32_t bin) {
@@ -330,9 +426,8 @@ class Picker {
   }
 
   // The bin in which the sum passes the target, of two bins of each thread.
-  __device__ Shared::Found Locate(bool by_count, uint64_t target, const uint32_t (&count)[2],
-                                  const uint64_t (&weight)[2], uint32_t count_before,
-                                  uint64_t weight_before) {
+  __device__ Found Locate(bool by_count, uint64_t target, const uint32_t (&count)[2],
+                          const uint64_t (&weight)[2], uint32_t count_before, uint64_t weight_before) {
     __syncthreads();  // the last reader of s.found is done
     for (uint32_t i = 0; i < 2; ++i) {
       const uint64_t before = by_count ? count_before : weight_before;
@@ -347,7 +442,7 @@ class Picker {
   }
 
   __device__ uint64_t KeyAt(int at) const {
-    return static_cast<uint64_t>(keys_[at]) << kTokenBits | static_cast<uint32_t>(begin_ + at);
+    return static_cast<uint64_t>(keys_.Distance(at)) << kTokenBits | static_cast<uint32_t>(begin_ + at);
   }
 
   // Tokens that `wanted` names, at most kList in the whole row, in every block's list.
@@ -356,7 +451,8 @@ class Picker {
     const int turn = turn_ & 1;
 #pragma unroll 4
     for (int at = static_cast<int>(threadIdx.x); at < held_; at += kThreads) {
-      if (keys_[at] == kDropped || !wanted(keys_[at], at)) continue;
+      const uint32_t distance = keys_.Distance(at);
+      if (distance == kDropped || !wanted(distance, at)) continue;
       const uint32_t slot = atomicAdd(cluster_.map_shared_rank(&s_.list_size[turn], 0), 1u);
       if (slot >= kList) continue;
 #pragma unroll
@@ -381,7 +477,7 @@ class Picker {
 
   // Where the number or the mass of the most likely tokens reaches the target.
   __device__ Place Find(bool by_count, uint64_t target) {
-    Shared::Found found = Locate(by_count, target, bin_count_, bin_weight_, count_before_, mass_before_);
+    Found found = Locate(by_count, target, bin_count_, bin_weight_, count_before_, mass_before_);
     const uint32_t bin = found.bin;
     const uint64_t mass_before = found.weight_before;
     // From here on in units of the bin.
@@ -396,11 +492,13 @@ class Picker {
     for (int level = 0; found.count > kList; ++level) {
       const int next = kShifts[level];
       const uint32_t mask = (1u << (shift - next)) - 1;
+#pragma unroll 2
       for (int at = static_cast<int>(threadIdx.x); at < held_; at += kThreads) {
         const uint64_t key = KeyAt(at);
-        const bool here = keys_[at] != kDropped && key >> shift == prefix;
+        const auto distance = static_cast<uint32_t>(key >> kTokenBits);
+        const bool here = distance != kDropped && key >> shift == prefix;
         if (!__any_sync(0xffffffffu, here)) continue;
-        Add(here, static_cast<uint32_t>(key >> next) & mask, keys_[at]);
+        Add(here, static_cast<uint32_t>(key >> next) & mask, distance);
       }
       Share(/*first=*/false);
       const int own = 2 * static_cast<int>(threadIdx.x);
@@ -450,9 +548,9 @@ class Picker {
     }
   }
 
-  Shared& s_;
-  uint32_t* keys_;  // [held], logits, then distances
-  cg::cluster_group cluster_;
+  Memory& s_;
+  Keys keys_;  // of `held` tokens
+  Cluster<kRanks> cluster_;
   int vocab_, rank_, held_, begin_;
   int loads_ = 0, turn_ = 0;
   uint32_t few_ = 0, few_bins_ = 0;

@@ -38,10 +38,15 @@ __device__ int Choose(Picker& picker, float largest, int most_likely, const Samp
   return TokenOf(picker.AtMass(target).key);
 }
 
+// A row's own logits.
+struct AsTheyAre {
+  __device__ float operator()(float logit, int) const { return logit; }
+};
+
 template <class Picker>
-__device__ void Report(Picker& picker, Shared& s, const float* logits, int token, int wanted, int vocab,
-                       SampleLogprobs* out) {
-  const uint64_t best = picker.Load(logits, [](float logit, int) { return logit; });
+__device__ void Report(Picker& picker, const typename Picker::Memory& s, const float* logits, int token,
+                       int wanted, int vocab, SampleLogprobs* out) {
+  const uint64_t best = picker.Load(logits, AsTheyAre());
   const float largest = FromOrderBits(static_cast<uint32_t>(best >> 32));
   picker.Count(largest, kDropped - 1);
   const double total = largest + log(static_cast<double>(picker.mass()) * 0x1p-44);
@@ -59,12 +64,10 @@ __device__ void Report(Picker& picker, Shared& s, const float* logits, int token
   }
 }
 
-// Grid: one cluster of kRanks blocks per row, each holding its part of the row in shared memory.
+// By the blocks of a row, each of which has its part of it in shared memory, or by one that has none of it there.
 template <int kRanks>
-__global__ void __cluster_dims__(kRanks, 1, 1) __launch_bounds__(kThreads)
-    SampleKernel(const __grid_constant__ SampleArgs a) {
-  extern __shared__ __align__(16) unsigned char memory[];
-  Shared& s = *reinterpret_cast<Shared*>(memory);
+__device__ __forceinline__ void SampleRowOf(const SampleArgs& a, unsigned char* memory) {
+  auto& s = *reinterpret_cast<Shared<kRanks>*>(memory);
   LetNextStart();
   WaitForPrevious();
   const int index = blockIdx.y;
@@ -86,20 +89,35 @@ __global__ void __cluster_dims__(kRanks, 1, 1) __launch_bounds__(kThreads)
     }
     return row.temperature > 0 ? logit / row.temperature : logit;
   };
-  Picker<kRanks> picker(s, reinterpret_cast<uint32_t*>(memory + sizeof(Shared)), a.vocab);
+  const auto keys = [&](const auto& adjust) {
+    if constexpr (kRanks == 1)
+      return MadeKeys(logits, a.vocab, adjust);
+    else
+      return HeldKeys(reinterpret_cast<uint32_t*>(memory + sizeof(s)));
+  };
+  using Keys = decltype(keys(adjusted));
+  Picker<kRanks, Keys> picker(s, keys(adjusted), a.vocab);
   const uint64_t best = picker.Load(logits, adjusted);
   const float largest = FromOrderBits(static_cast<uint32_t>(best >> 32));
   int token = static_cast<int>(0xffffffffu - static_cast<uint32_t>(best));
   // -infinity may also be what a tiny temperature made of a number.
   const bool chosen =
-      best != Picker<kRanks>::kNotFinite && (largest > -INFINITY || __ldcg(logits + token) > -INFINITY);
+      best != Picker<kRanks, Keys>::kNotFinite && (largest > -INFINITY || __ldcg(logits + token) > -INFINITY);
   if (!chosen)
     token = kNoToken;
   else if (row.temperature > 0)
     token = Choose(picker, largest, token, row, position);
   const int slot = position % a.host_slots * a.host_stride + index;
-  if (row.logprobs >= 0 && chosen)
-    Report(picker, s, logits, token, row.logprobs, a.vocab, a.host_logprobs + slot);
+  if (row.logprobs >= 0 && chosen) {
+    if constexpr (kRanks == 1) {
+      const AsTheyAre plain;
+      __syncthreads();  // the sampler's counters have been read
+      Picker<1, MadeKeys<AsTheyAre>> reporter(s, keys(plain), a.vocab);
+      Report(reporter, s, logits, token, row.logprobs, a.vocab, a.host_logprobs + slot);
+    } else {
+      Report(picker, s, logits, token, row.logprobs, a.vocab, a.host_logprobs + slot);
+    }
+  }
   if (picker.rank() != 0 || threadIdx.x != 0) return;
   if (fresh) {
     row.counts[input] += 1;
@@ -110,6 +128,29 @@ __global__ void __cluster_dims__(kRanks, 1, 1) __launch_bounds__(kThreads)
     a.positions[at] = position + 1;
   }
   a.host_tokens[slot] = token;
+}
+
+// Grid: one cluster of kRanks blocks per row. Of code of 9.0.
+#if CELER_HOPPER
+#define CELER_CLUSTER __cluster_dims__(kRanks, 1, 1)
+#else
+#define CELER_CLUSTER
+#endif
+template <int kRanks>
+__global__ void CELER_CLUSTER __launch_bounds__(kThreads) SampleKernel(const __grid_constant__ SampleArgs a) {
+#if CELER_HOPPER
+  extern __shared__ __align__(16) unsigned char memory[];
+  SampleRowOf<kRanks>(a, memory);
+#endif
+}
+#undef CELER_CLUSTER
+
+// Grid: (1, rows). Of generic code.
+__global__ void __launch_bounds__(kThreads) SampleAloneKernel(const __grid_constant__ SampleArgs a) {
+#if !CELER_HOPPER
+  extern __shared__ __align__(16) unsigned char memory[];
+  SampleRowOf<1>(a, memory);
+#endif
 }
 
 __global__ void CountTokensKernel(const int32_t* tokens, int prompt, int count, uint32_t* counts) {
@@ -134,11 +175,10 @@ template <int kRanks>
 static cudaError_t LaunchOn(const SampleArgs& args, cudaStream_t stream) {
   constexpr auto kKernel = SampleKernel<kRanks>;
   constexpr auto kSharedOf = [](int vocab) {
-    return static_cast<int>(sizeof(Shared)) + Held(vocab, kRanks) * 4;
+    return static_cast<int>(sizeof(Shared<kRanks>)) + Held(vocab, kRanks) * 4;
   };
   constexpr int kMost = kSharedOf(kMaxSampleVocab);
   static_assert(kMost <= kMaxSharedBytes);
-  if (args.vocab > kMaxSampleVocab) return cudaErrorInvalidValue;
   if constexpr (kRanks > 8) {  // more blocks than a cluster may have on every GPU of the architecture
     static PerDevice<cudaError_t> allowed;
     const cudaError_t code = allowed.Get(
@@ -150,6 +190,10 @@ static cudaError_t LaunchOn(const SampleArgs& args, cudaStream_t stream) {
 }
 
 cudaError_t LaunchSample(const SampleArgs& args, cudaStream_t stream) {
+  if (args.vocab > kMaxSampleVocab) return cudaErrorInvalidValue;
+  if (!HopperCode())
+    return LaunchLarge<SampleAloneKernel, sizeof(Shared<1>)>(dim3(1, static_cast<unsigned>(args.rows)),
+                                                             dim3(kThreads), sizeof(Shared<1>), stream, args);
   // A few rows spread over many blocks; of many rows there are blocks enough.
   const bool spread = args.rows <= 8 && args.vocab > kFewRanks * kThreads;
   return spread ? LaunchOn<kMostRanks>(args, stream) : LaunchOn<kFewRanks>(args, stream);

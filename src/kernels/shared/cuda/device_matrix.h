@@ -18,6 +18,7 @@ namespace celer::cuda {
 //   kFp8    as kInt8, with the middle two of every four bytes exchanged: columns 0, 2, 1, 3 (fp8.cuh)
 //   kInt4   within each 128 columns, the 4-byte word (j, t) lies at t * 4 + j, j of 4 runs of 32 columns;
 //           element 2i of a word in the low nibble of byte i
+//   kMxfp4  as kInt4
 // With that, the 16 bytes of a lane belong to 2 (or 4) products of 32 columns, each inside one group of a
 // group-quantized row, or of two groups of 16 that lie with lanes t < 2 and with the others.
 struct DeviceMatrix {

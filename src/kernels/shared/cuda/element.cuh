@@ -6,6 +6,7 @@
 #include <cuda_fp8.h>
 
 #include "kernels/shared/cuda/device_matrix.h"
+#include "kernels/shared/cuda/fp4.cuh"
 
 namespace celer::cuda {
 
@@ -55,6 +56,12 @@ __device__ __forceinline__ float Element(const DeviceMatrix& m, int row, int col
                            ? __half22float2(reinterpret_cast<const __half2*>(m.scales)[index])
                            : reinterpret_cast<const float2*>(m.scales)[index];
       return static_cast<float>(q) * p.x + p.y;
+    }
+    case Format::kMxfp4: {
+      const int nibble = Int4Offset(col);
+      const int code = static_cast<int>(*at(nibble / 2)) >> (nibble % 2 * 4) & 15;
+      const auto exponent = static_cast<uint32_t>(m.scales[ScaleIndex(m, row, col / m.group)]);
+      return fp4::ValueOf(code) * fp4::ScaleOf(exponent);
     }
   }
   return 0;

@@ -14,8 +14,8 @@
 namespace celer::cuda {
 
 // X(name, bits of a weight, bytes of a scale, whether a decode step is one kernel: decode_step/)
-// Fp8 is e4m3. A scale is: Int8 and Fp8, float; Int4, {f16 scale, f16 min}; Int4F32, {float scale, float
-// min}.
+// Fp8 is e4m3, Mxfp4 e2m1. A scale is: Int8 and Fp8, float; Int4, {f16 scale, f16 min}; Int4F32, {float scale,
+// float min}; Mxfp4, the exponent of a power of two as a float has it.
 #define CELER_CUDA_FORMATS(X) \
   X(F32, 32, 0, false)        \
   X(F16, 16, 0, false)        \
@@ -23,7 +23,8 @@ namespace celer::cuda {
   X(Int8, 8, 4, true)         \
   X(Fp8, 8, 4, false)         \
   X(Int4, 4, 4, true)         \
-  X(Int4F32, 4, 8, false)
+  X(Int4F32, 4, 8, false)     \
+  X(Mxfp4, 4, 1, false)
 
 // K(name): a value of DType.
 #define CELER_CUDA_KV_TYPES(K) \

@@ -1,23 +1,30 @@
 // Programmatic dependent launch (PDL): kernels that may start before the previous one has ended. Such a
-// kernel says when it needs what was written before it: WaitForPrevious() (griddepcontrol.wait).
+// kernel says when it needs what was written before it: WaitForPrevious() (griddepcontrol.wait). Generic code has no
+// such thing: there a kernel starts when the previous one has ended.
 #pragma once
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
 
 #include "kernels/shared/cuda/per_device.h"
+#include "kernels/shared/cuda/target.cuh"
 
 namespace celer::cuda {
 
 __device__ __forceinline__ void WaitForPrevious() {
+#if CELER_HOPPER
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 // griddepcontrol.launch_dependents: the next kernel's blocks may be scheduled from now on.
 __device__ __forceinline__ void LetNextStart() {
+#if CELER_HOPPER
   asm volatile("griddepcontrol.launch_dependents;");
+#endif
 }
 
 // CELER_PDL=0 turns the early start off, to measure what it brings.
@@ -37,28 +44,36 @@ cudaError_t Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shar
   config.blockDim = block;
   config.dynamicSmemBytes = shared;
   config.stream = stream;
-  cudaLaunchAttribute early[2];
-  early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early[0].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2];
   // All kernels ask for the same carveout of L1 and shared memory: a multiprocessor must be idle to change
   // it.
-  early[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-  early[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
-  config.attrs = early;
-  config.numAttrs = 2;
-  if (!EarlyStart()) early[0].val.programmaticStreamSerializationAllowed = 0;
+  attributes[0].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  attributes[0].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+  // A generic kernel does not wait by itself.
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = EarlyStart() ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = HopperCode() ? 2 : 1;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
 }
 
-// What a block may have of dynamic shared memory on compute capability 9.0, if its kernel has no other.
+// What a block may have of dynamic shared memory on compute capability 9.0, if its kernel has no other. Elsewhere it is
+// less: SharedLimit().
 constexpr int kMaxSharedBytes = 227 * 1024;
 
 // A kernel must ask, on each device, before it gets more than 48 KB of dynamic shared memory.
 template <auto kKernel, int kMost = kMaxSharedBytes>
 cudaError_t AllowShared() {
   static PerDevice<cudaError_t> allowed;
-  return allowed.Get(
-      [] { return cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMost); });
+  return allowed.Get([] {
+    int most = kMost;
+    if (SharedLimit() < kMaxSharedBytes) {  // beside what the kernel has of its own
+      cudaFuncAttributes own = {};
+      if (const cudaError_t code = cudaFuncGetAttributes(&own, kKernel); code != cudaSuccess) return code;
+      most = std::min(most, SharedLimit() - static_cast<int>(own.sharedSizeBytes));
+    }
+    return cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
+  });
 }
 
 // Launch() of a kernel that needs up to kMost bytes of dynamic shared memory.

@@ -11,6 +11,12 @@ __device__ __forceinline__ float MaxOrNan(float a, float b) {
   return out;
 }
 
+__device__ __forceinline__ float MinOrNan(float a, float b) {
+  float out;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
+  return out;
+}
+
 // Added to the scale of a norm whose sum of squares has overflowed: else it would be zero, and all products
 // with it.
 __device__ __forceinline__ float ZeroOrNan(float v) {

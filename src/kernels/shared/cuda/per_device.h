@@ -43,5 +43,9 @@ class PerDevice {
 
 // Of the current device.
 int Multiprocessors();
+// Whether the driver took the code of compute capability 9.0 there; else kernels are generic (target.cuh).
+bool HopperCode();
+// Bytes of shared memory that a block may have there, or on the GPU that CELER_CUDA_ARCH names.
+int SharedLimit();
 
 }  // namespace celer::cuda

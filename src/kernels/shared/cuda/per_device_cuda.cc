@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include "device/gpu/gpu_code.h"
+
 namespace celer::cuda {
 
 int CurrentDevice() {
@@ -16,6 +18,14 @@ int Multiprocessors() {
     cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, CurrentDevice());
     return value;
   });
+}
+
+bool HopperCode() {
+  return CodeOnGpu(CurrentDevice()).hopper();
+}
+
+int SharedLimit() {
+  return CodeOnGpu(CurrentDevice()).shared_bytes;
 }
 
 }  // namespace celer::cuda

@@ -47,7 +47,9 @@ Status Ernie45MoeFromHf(const JsonFields& json, DecoderConfig* config) {
   return ErnieSparseLayers(json, config);
 }
 
-void Ernie45MoeHfTensors(const DecoderConfig&, TensorRules* rules) {
+void Ernie45MoeHfTensors(const DecoderConfig& c, TensorRules* rules) {
+  const std::string bias = "model.layers.%.mlp.moe_statics.e_score_correction_bias";
+  rules->SplitElements(bias, {{bias, c.moe.experts}});  // [1, experts]
   rules->Skip("model.mtp", "multi-token prediction");
   rules->Skip("mtp", "multi-token prediction");
 }

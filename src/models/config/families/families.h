@@ -25,6 +25,15 @@ Status Gemma2FromGguf(const GgufFile& file, DecoderConfig* config);
 Status Gemma3FromHf(const JsonFields& json, DecoderConfig* config);
 Status Gemma3FromGguf(const GgufFile& file, DecoderConfig* config);
 void Gemma2HfTensors(const DecoderConfig& config, TensorRules* rules);
+Status Gemma4FromHf(const JsonFields& json, DecoderConfig* config);
+Status Gemma4FromGguf(const GgufFile& file, DecoderConfig* config);
+void Gemma4HfTensors(const DecoderConfig& config, TensorRules* rules);
+void Gemma4GgufTensors(const DecoderConfig& config, TensorRules* rules);
+Status Gemma3nFromHf(const JsonFields& json, DecoderConfig* config);
+Status Gemma3nFromGguf(const GgufFile& file, DecoderConfig* config);
+Status Llama4FromHf(const JsonFields& json, DecoderConfig* config);
+Status Llama4FromGguf(const GgufFile& file, DecoderConfig* config);
+void Llama4HfTensors(const DecoderConfig& config, TensorRules* rules);
 Status Olmo2FromHf(const JsonFields& json, DecoderConfig* config);
 Status Olmo2FromGguf(const GgufFile& file, DecoderConfig* config);
 Status Olmo3FromHf(const JsonFields& json, DecoderConfig* config);
@@ -48,6 +57,7 @@ Status MiniCpm3FromHf(const JsonFields& json, DecoderConfig* config);
 Status Deepseek2FromGguf(const GgufFile& file, DecoderConfig* config);
 Status MiniCpm3FromGguf(const GgufFile& file, DecoderConfig* config);
 void LatentHfTensors(const DecoderConfig& c, TensorRules* rules);
+void MiniCpm3GgufTensors(const DecoderConfig& config, TensorRules* rules);
 void LatentGgufTensors(const DecoderConfig& c, TensorRules* rules);
 
 Status Ministral3FromHf(const JsonFields& json, DecoderConfig* config);
@@ -57,6 +67,8 @@ Status GraniteFromGguf(const GgufFile& file, DecoderConfig* config);
 Status GraniteMoeFromHf(const JsonFields& json, DecoderConfig* config);
 Status GraniteMoeSharedFromHf(const JsonFields& json, DecoderConfig* config);
 void GraniteMoeHfTensors(const DecoderConfig& config, TensorRules* rules);
+// Its scalars on the embedding, the branches, the scores and the logits.
+Status GraniteScales(const JsonFields& json, DecoderConfig* config);
 Status MiniCpmFromHf(const JsonFields& json, DecoderConfig* config);
 Status MiniCpmFromGguf(const GgufFile& file, DecoderConfig* config);
 Status GemmaFromHf(const JsonFields& json, DecoderConfig* config);
@@ -103,6 +115,25 @@ void Qwen3NextHfTensors(const DecoderConfig& config, TensorRules* rules);
 void Qwen3NextGgufTensors(const DecoderConfig& config, TensorRules* rules);
 void Qwen35HfTensors(const DecoderConfig& config, TensorRules* rules);
 void Qwen35GgufTensors(const DecoderConfig& config, TensorRules* rules);
+
+Status GraniteHybridFromHf(const JsonFields& json, DecoderConfig* config);
+Status GraniteHybridFromGguf(const GgufFile& file, DecoderConfig* config);
+void GraniteHybridHfTensors(const DecoderConfig& c, TensorRules* rules);
+void GraniteHybridGgufTensors(const DecoderConfig& c, TensorRules* rules);
+Status BambaFromHf(const JsonFields& json, DecoderConfig* config);
+void BambaHfTensors(const DecoderConfig& c, TensorRules* rules);
+Status NemotronHFromHf(const JsonFields& json, DecoderConfig* config);
+Status NemotronHFromGguf(const GgufFile& file, DecoderConfig* config);
+void NemotronHHfTensors(const DecoderConfig& c, TensorRules* rules);
+void NemotronHGgufTensors(const DecoderConfig& c, TensorRules* rules);
+
+Status PhimoeFromHf(const JsonFields& json, DecoderConfig* config);
+Status BloomFromHf(const JsonFields& json, DecoderConfig* config);
+Status BloomFromGguf(const GgufFile& file, DecoderConfig* config);
+void BloomHfTensors(const DecoderConfig& c, TensorRules* rules);
+Status MptFromHf(const JsonFields& json, DecoderConfig* config);
+Status MptFromGguf(const GgufFile& file, DecoderConfig* config);
+void MptHfTensors(const DecoderConfig& c, TensorRules* rules);
 
 // Names and arrangement of their tensors.
 void OptHfTensors(const DecoderConfig& config, TensorRules* rules);

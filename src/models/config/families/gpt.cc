@@ -87,6 +87,11 @@ Status FalconFromHf(const JsonFields& json, DecoderConfig* config) {
     return Error::Unsupported(json.where(),
                               ": 'num_ln_in_parallel_attn' is 2 without 'new_decoder_architecture'");
   config->parallel_norms = config->parallel_block && norms == 2;
+  CELER_ASSIGN(const bool alibi, json.GetBool("alibi", false));
+  if (!alibi) return {};
+  config->alibi_max = 8;
+  config->alibi_rounded = true;
+  WithoutRope(config);
   return {};
 }
 
@@ -158,10 +163,9 @@ void FalconHfTensors(const DecoderConfig& c, TensorRules* rules) {
   rules->Rename("word_embeddings.weight", to.embedding);
   RenamePair("ln_f", to.norm, to.norm_bias, rules);
   const std::string layer = "h.%.";
-  RenamePair(layer + "input_layernorm", to.attention_norm, to.attention_norm_bias, rules);
-  RenamePair(layer + "post_attention_layernorm", to.ffn_norm, to.ffn_norm_bias, rules);
-  RenamePair(layer + "ln_attn", to.attention_norm, to.attention_norm_bias, rules);
-  RenamePair(layer + "ln_mlp", to.ffn_norm, to.ffn_norm_bias, rules);
+  const bool two = c.parallel_norms;
+  RenamePair(layer + (two ? "ln_attn" : "input_layernorm"), to.attention_norm, to.attention_norm_bias, rules);
+  RenamePair(layer + (two ? "ln_mlp" : "post_attention_layernorm"), to.ffn_norm, to.ffn_norm_bias, rules);
   SplitQkv(layer + "self_attention.query_key_value", c.kv_heads, c, rules);
   RenamePair(layer + "self_attention.dense", to.o, to.o_bias, rules);
   RenamePair(layer + "mlp.dense_h_to_4h", to.up, to.up_bias, rules);

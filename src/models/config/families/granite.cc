@@ -10,6 +10,8 @@ namespace {
 
 constexpr int64_t kMostExperts = 65536;
 
+}  // namespace
+
 Status GraniteScales(const JsonFields& json, DecoderConfig* config) {
   CELER_ASSIGN(const double embedding, json.GetDouble("embedding_multiplier", 1));
   CELER_ASSIGN(const double residual, json.GetDouble("residual_multiplier", 1));
@@ -23,6 +25,8 @@ Status GraniteScales(const JsonFields& json, DecoderConfig* config) {
   config->logit_scale = static_cast<float>(1 / logits);
   return {};
 }
+
+namespace {
 
 // 0 is none, as llama.cpp reads them.
 Result<float> ScaleOf(const GgufReader& reader, const char* key, double if_missing) {

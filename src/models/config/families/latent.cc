@@ -297,6 +297,11 @@ void LatentHfTensors(const DecoderConfig& c, TensorRules* rules) {
   rules->Skip(fmt::format("model.layers.{}.", c.layers), "multi-token prediction");
 }
 
+// Its converter leaves the up-projections of keys and values in one matrix.
+void MiniCpm3GgufTensors(const DecoderConfig&, TensorRules* rules) {
+  rules->Lacks("blk.%.attn_k_b.weight");
+}
+
 void LatentGgufTensors(const DecoderConfig& c, TensorRules* rules) {
   rules->Skip(fmt::format("blk.{}.", c.layers), "multi-token prediction");
 }

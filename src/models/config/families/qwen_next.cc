@@ -129,11 +129,11 @@ void CommonHfTensors(const DecoderConfig& c, TensorRules* rules) {
   for (const char* norm : {to.attention_norm, to.ffn_norm, to.norm, to.q_norm, to.k_norm})
     rules->AddOne(norm);
   rules->Skip("mtp.", "drafts of several tokens, which are not used");
-  rules->SplitElements(to.state_conv, {{to.state_conv, c.recurrent.conv_kernel}});
+  rules->SplitChannels(to.state_conv, to.state_conv, c.recurrent.conv_kernel);
   const std::string experts = "model.layers.%.mlp.experts.";
-  rules->Split(experts + "gate_up_proj", {{experts + "#.gate_proj.weight", c.moe.intermediate},
-                                          {experts + "#.up_proj.weight", c.moe.intermediate}});
-  rules->Split(experts + "down_proj", {{experts + "#.down_proj.weight", c.hidden}});
+  rules->SplitIfThere(experts + "gate_up_proj", {{experts + "#.gate_proj.weight", c.moe.intermediate},
+                                                 {experts + "#.up_proj.weight", c.moe.intermediate}});
+  rules->SplitIfThere(experts + "down_proj", {{experts + "#.down_proj.weight", c.hidden}});
 }
 
 void CommonGgufTensors(const DecoderConfig& c, TensorRules* rules) {
@@ -144,8 +144,8 @@ void CommonGgufTensors(const DecoderConfig& c, TensorRules* rules) {
   rules->Split("blk.%.attn_qkv.weight",
                {{to.state_q, keys}, {to.state_k, keys}, {to.state_v, r.value_heads * r.value_dim}});
   rules->SplitElements(to.state_conv, {{to.state_conv, r.conv_kernel}});
-  rules->Split("blk.%.ffn_gate_up_exps.weight", {{"blk.%.ffn_gate_exps.weight", c.moe.intermediate},
-                                                 {"blk.%.ffn_up_exps.weight", c.moe.intermediate}});
+  rules->SplitIfThere("blk.%.ffn_gate_up_exps.weight", {{"blk.%.ffn_gate_exps.weight", c.moe.intermediate},
+                                                        {"blk.%.ffn_up_exps.weight", c.moe.intermediate}});
 }
 
 }  // namespace

@@ -2,20 +2,6 @@
 #include "models/cuda/layer/layer_strategy.h"
 
 namespace celer {
-namespace {
-
-// One matrix of three whose rows follow each other in memory; none if they do not.
-DeviceMatrix Below(const DeviceMatrix& a, const DeviceMatrix& b, const DeviceMatrix& c) {
-  const auto follows = [](const DeviceMatrix& first, const DeviceMatrix& second) {
-    return SameForm(first, second) && first.rows % 8 == 0 && second.data == first.data + first.data_bytes() &&
-           (!first.scales || second.scales == first.scales + (first.bytes() - first.data_bytes()));
-  };
-  DeviceMatrix all = a;
-  all.rows = a.rows + b.rows + c.rows;
-  return follows(a, b) && follows(b, c) ? all : DeviceMatrix();
-}
-
-}  // namespace
 
 void MatvecStrategy::Qkv(const DeviceLayer& w, const Batch& batch, int64_t) {
   const DecoderConfig& c = config();
@@ -27,11 +13,13 @@ void MatvecStrategy::Qkv(const DeviceLayer& w, const Batch& batch, int64_t) {
       cuda::MatvecFits(w.q.format, w.q.padded, batch.count)) {
     return op_.Check(cuda::LaunchMatvec(op_.QkvArgs(w, batch), op_.stream.get()));
   }
-  if (const DeviceMatrix all = Below(w.q, w.k, w.v); all && m_.qkv_rows) {
+  const DeviceMatrix* const projections[] = {&w.q, &w.k, &w.v};
+  if (const DeviceMatrix all = CudaOperators::Joined(projections); all && m_.qkv_rows) {
     op_.Multiply({.a = &all,
                   .x = m_.x,
                   .x_stride = c.hidden,
                   .norm = w.attention_norm,
+                  .eps = c.norm_eps,
                   .out = m_.qkv_rows,
                   .out_stride = q_width + 2 * kv_width},
                  batch.count);
@@ -42,6 +30,7 @@ void MatvecStrategy::Qkv(const DeviceLayer& w, const Batch& batch, int64_t) {
                   .x = m_.x,
                   .x_stride = c.hidden,
                   .norm = w.attention_norm,
+                  .eps = c.norm_eps,
                   .bias = bias,
                   .out = out,
                   .out_stride = width},

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "kernels/llm/latent/cuda/latent_cuda.h"
 #include "kernels/llm/matmul/cuda/gemm/codes_cuda.h"
 #include "kernels/llm/matmul/cuda/gemm/gemm_cuda.h"
 #include "models/cuda/operators.h"
@@ -143,6 +144,72 @@ class JoinedStrategy : public LayerStrategy {
               int padded, int count);
   cuda::WgmmaActivations Attended(const DeviceLayer& w, int count) const;
   cuda::WgmmaActivations MidRows(const DeviceLayer& w, int count) const;
+};
+
+// Any batch of layers that are not Llama's. Products of a few tokens in f32, of more by warpgroups; what lies between
+// them is fused where a layer's form allows it.
+class GeneralStrategy : public LayerStrategy {
+ public:
+  using LayerStrategy::LayerStrategy;
+  void Begin() override;
+  void Qkv(const DeviceLayer& w, const Batch& batch, int64_t layer) override;
+  void Attention(const DeviceLayer& w, const Batch& batch, int64_t layer) override;
+  void Output(const DeviceLayer& w, const Batch& batch) override;
+  void GateUp(const DeviceLayer& w, const Batch& batch, int64_t layer) override;
+  void Down(const DeviceLayer& w, const Batch& batch, int64_t layer) override;
+
+ private:
+  // layer_latent_cuda.cc: queries and the row of the KV; attention over it and the values of each head.
+  void LatentQkv(const DeviceLayer& w, const Batch& batch, int64_t layer);
+  void LatentAttention(const DeviceLayer& w, const Batch& batch, int64_t layer);
+  // What the projections made: queries of all heads, and rows of the KV.
+  struct LatentRows {
+    const float *q, *kv;
+    int64_t q_stride, kv_stride;
+  };
+  LatentRows ProjectLatent(const DeviceLayer& w, int count);
+  void AttendLatent(const DeviceLayer& w, cuda::LatentAttentionArgs args, int first, int count);
+  // layer_recurrent_cuda.cc: in place of both, up to the input of the output projection.
+  void Recurrent(const DeviceLayer& w, const Batch& batch, int64_t layer);
+
+  // x under a norm of the residual: what is left to do of it by a product, or x itself under LayerNorm.
+  struct Normed {
+    const float* x;
+    const float* norm;  // RMSNorm in front of the product; null: none
+  };
+  Normed Norm(const float* weight, const float* bias, int count);
+  struct Rope {
+    int dim = 0;  // 0: the layer does not rotate
+    const float *cos = nullptr, *sin = nullptr;
+  };
+  Rope RopeOf(int64_t layer) const;
+  // q, k and v of one product, with their rope, into place.
+  bool FinishesInProduct(const DeviceLayer& w, int count, int64_t layer) const;
+  void FinishQkv(const DeviceLayer& w, const Batch& batch, int64_t layer);
+  // Whether attention leaves what the output projection reads in bf16.
+  bool AttendsForProduct(const DeviceLayer& w, const Batch& batch);
+  bool GateUpJoins(const DeviceLayer& w) const;
+  // Gate and up of one form, to mid_bf16; or one after the other, to m_.mid.
+  void GateUpByWarpgroups(const DeviceLayer& w, const Normed& in, int count);
+  void GateAndUp(const DeviceLayer& w, const Normed& in, int count);
+  // What the next product reads, once a branch is added to x through a norm: x under its norm.
+  struct Next {
+    const float* norm = nullptr;
+    cuda::WgmmaActivations to = {};  // no data: the next product makes it
+  };
+  Next NextOfOutput(const DeviceLayer& w, int count) const;
+  Next NextOfDown(int64_t layer, int count) const;
+  // A branch's last projection, added to the residual: through a norm where the model has one there.
+  void AddBranch(CudaOperators::Projection p, const float* post_norm, const Next& next, int count);
+
+  // Whether a few tokens' products are those of JoinedStrategy, but for queries, keys and values.
+  bool Joins(int count) const;
+  void JoinedQkv(const DeviceLayer& w, const Batch& batch, int64_t layer);
+
+  JoinedStrategy joined_{op_};
+  const float* normed_by_ = nullptr;  // the weights under which m_.normed is x
+  bool x_prepared_ = false;           // x_bf16 is what the next product reads
+  bool mid_prepared_ = false;         // mid_bf16 is what down reads
 };
 
 }  // namespace celer

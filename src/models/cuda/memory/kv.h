@@ -19,6 +19,10 @@ namespace celer {
 
 // A layer's keys and values, without memory.
 cuda::DeviceKv DeviceKvShape(const DecoderConfig& config, DType dtype);
+// Keys and values, or the one row that is both.
+inline int KvParts(const DecoderConfig& config) {
+  return config.IsLatent() ? 1 : 2;
+}
 // What one block takes, of all layers.
 int64_t DeviceKvBlockBytes(const DecoderConfig& config, DType dtype);
 
@@ -52,8 +56,9 @@ class CudaKv {
 
   int device_ = 0;
   int64_t blocks_ = 0, host_blocks_ = 0;
-  int64_t part_bytes_ = 0, host_part_bytes_ = 0;
-  Buffer memory_, host_;  // [layers, k and v, bytes of a part], where a part is [blocks, bytes of a block]
+  int64_t parts_ = 0, part_bytes_ = 0, host_part_bytes_ = 0;
+  Buffer memory_,
+      host_;  // [layers with attention, k and v, bytes of a part], where a part is [blocks, bytes of a block]
   std::vector<cuda::DeviceKv> layers_;
 };
 

@@ -11,6 +11,12 @@ namespace {
 
 constexpr int64_t kPartAlignment = 512;
 
+int64_t LayersWithKv(const DecoderConfig& config) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < config.layers; ++i) count += config.HasAttention(i);
+  return count;
+}
+
 }  // namespace
 
 cuda::DeviceKv DeviceKvShape(const DecoderConfig& config, DType dtype) {
@@ -23,7 +29,7 @@ cuda::DeviceKv DeviceKvShape(const DecoderConfig& config, DType dtype) {
 }
 
 int64_t DeviceKvBlockBytes(const DecoderConfig& config, DType dtype) {
-  return config.layers * 2 * DeviceKvShape(config, dtype).block_bytes();
+  return LayersWithKv(config) * KvParts(config) * DeviceKvShape(config, dtype).block_bytes();
 }
 
 Result<std::unique_ptr<CudaKv>> CudaKv::Make(int device, const DecoderConfig& config, DType dtype,
@@ -41,23 +47,25 @@ Result<std::unique_ptr<CudaKv>> CudaKv::Make(int device, const DecoderConfig& co
   kv->device_ = device;
   kv->blocks_ = blocks;
   kv->host_blocks_ = host_blocks;
+  const int parts = KvParts(config);
+  kv->parts_ = LayersWithKv(config) * parts;
   kv->part_bytes_ = part_bytes(blocks);
   kv->host_part_bytes_ = part_bytes(host_blocks);
   CELER_ASSIGN(Allocator * allocator, CudaAllocator(device));
-  CELER_ASSIGN(kv->memory_,
-               Buffer::Allocate(*allocator, static_cast<size_t>(2 * config.layers * kv->part_bytes_)));
+  CELER_ASSIGN(kv->memory_, Buffer::Allocate(*allocator, static_cast<size_t>(kv->parts_ * kv->part_bytes_)));
   CELER_RETURN_IF_ERROR(
       CudaStatus(cudaMemset(kv->memory_.data(), 0, kv->memory_.size()), "clearing keys and values"));
   if (host_blocks > 0) {
-    CELER_ASSIGN(kv->host_, Buffer::Allocate(PinnedAllocator(),
-                                             static_cast<size_t>(2 * config.layers * kv->host_part_bytes_)));
+    CELER_ASSIGN(kv->host_,
+                 Buffer::Allocate(PinnedAllocator(), static_cast<size_t>(kv->parts_ * kv->host_part_bytes_)));
   }
   std::byte* at = kv->memory_.data();
   for (int64_t i = 0; i < config.layers; ++i) {
     cuda::DeviceKv& layer = kv->layers_.emplace_back(shape);
+    if (!config.HasAttention(i)) continue;
     layer.k = at;
-    layer.v = at + kv->part_bytes_;
-    at += 2 * kv->part_bytes_;
+    layer.v = at + (parts - 1) * kv->part_bytes_;
+    at += parts * kv->part_bytes_;
   }
   // cudaMemset went to the default stream, for which other streams do not wait. Not for the whole device:
   // another stream may be capturing a graph.
@@ -81,7 +89,7 @@ Status CudaKv::Move(std::span<const BlockCopy> copies, Place from, Place to, con
   const CudaDeviceScope scope(device_);
   return CudaStatus(cuda::LaunchMoveKvBlocks({.from = place(from),
                                               .to = place(to),
-                                              .parts = static_cast<int>(2 * layers_.size()),
+                                              .parts = static_cast<int>(parts_),
                                               .block_bytes = block_bytes},
                                              copies, stream),
                     what);

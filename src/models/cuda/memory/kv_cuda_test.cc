@@ -15,29 +15,39 @@ namespace {
 constexpr int kBlocks = 700;  // more pairs than one launch takes
 constexpr int kHostBlocks = 300;
 
-DecoderConfig Config() {
-  return FromLlmShape({{.layers = 3,
-                        .hidden = 64,
-                        .intermediate = 64,
-                        .vocab = 10,
-                        .heads = 2,
-                        .kv_heads = 1,
-                        .head_dim = 24},
-                       {},
-                       "test"});
+DecoderConfig Config(bool latent = false) {
+  DecoderConfig config = FromLlmShape({{.layers = 3,
+                                        .hidden = 64,
+                                        .intermediate = 64,
+                                        .vocab = 10,
+                                        .heads = 2,
+                                        .kv_heads = 1,
+                                        .head_dim = 24},
+                                       {},
+                                       "test"});
+  if (latent) config.latent = {.kv_rank = 16, .nope_dim = 8, .rope_dim = 8, .value_dim = 8};
+  return config;
 }
 
-class CudaKvBlocks : public ::testing::TestWithParam<DType> {
+struct Pool {
+  DType dtype;
+  bool latent = false;  // one row is key and value
+};
+
+class CudaKvBlocks : public ::testing::TestWithParam<Pool> {
  protected:
   void SetUp() override {
     if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
-    auto made = CudaKv::Make(0, Config(), GetParam(), kBlocks, kHostBlocks);
+    const auto& [dtype, latent] = GetParam();
+    auto made = CudaKv::Make(0, Config(latent), dtype, kBlocks, kHostBlocks);
     ASSERT_TRUE(made) << made.error().message();
     kv_ = std::move(*made);
     ASSERT_EQ(kv_->layers().size(), 3u);
-    EXPECT_GE(kv_->device_bytes(), kBlocks * DeviceKvBlockBytes(Config(), GetParam()));
+    const int64_t pool_bytes = kBlocks * DeviceKvBlockBytes(Config(latent), dtype);
+    EXPECT_GE(kv_->device_bytes(), pool_bytes);
+    EXPECT_LT(kv_->device_bytes(), pool_bytes + 4096);
     for (const cuda::DeviceKv& layer : kv_->layers())
-      for (std::byte* part : {layer.k, layer.v}) {
+      for (std::byte* part : PartsOf(layer)) {
         EXPECT_EQ(Read(part), std::vector<std::byte>(PartBytes())) << "zeros at first";
         std::vector<std::byte> values(PartBytes());
         for (size_t i = 0; i < values.size(); ++i)
@@ -47,6 +57,13 @@ class CudaKvBlocks : public ::testing::TestWithParam<DType> {
       }
   }
 
+  static std::vector<std::byte*> PartsOf(const cuda::DeviceKv& layer) {
+    if (GetParam().latent) {
+      EXPECT_EQ(layer.k, layer.v);
+      return {layer.k};
+    }
+    return {layer.k, layer.v};
+  }
   size_t BlockBytes() const { return static_cast<size_t>(kv_->layers()[0].block_bytes()); }
   size_t PartBytes() const { return kBlocks * BlockBytes(); }
   std::vector<std::byte> Read(const std::byte* part) const {
@@ -59,7 +76,7 @@ class CudaKvBlocks : public ::testing::TestWithParam<DType> {
   void Expect() const {
     size_t i = 0;
     for (const cuda::DeviceKv& layer : kv_->layers())
-      for (const std::byte* part : {layer.k, layer.v}) EXPECT_TRUE(Read(part) == parts_[i++]) << i;
+      for (const std::byte* part : PartsOf(layer)) EXPECT_TRUE(Read(part) == parts_[i++]) << i;
   }
   std::span<std::byte> Block(size_t part, int block) {
     return std::span(parts_[part]).subspan(static_cast<size_t>(block) * BlockBytes(), BlockBytes());
@@ -125,7 +142,8 @@ TEST_P(CudaKvBlocks, RefusesBlocksThatAreNotThere) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, CudaKvBlocks,
-                         ::testing::Values(DType::kF16, DType::kBf16, DType::kI8, DType::kFp8E4M3));
+                         ::testing::Values(Pool{DType::kF16}, Pool{DType::kBf16}, Pool{DType::kI8},
+                                           Pool{DType::kFp8E4M3}, Pool{DType::kF16, /*latent=*/true}));
 
 TEST(CudaKv, RefusesAPoolOfNothing) {
   EXPECT_FALSE(CudaKv::Make(0, Config(), DType::kF16, 0, 0));

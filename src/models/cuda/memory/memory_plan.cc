@@ -11,10 +11,12 @@ namespace celer {
 
 std::string CudaMemoryPlan::ToString() const {
   const auto size = [](int64_t bytes) { return FormatBytes(static_cast<uint64_t>(bytes)); };
-  return fmt::format("weights {}{}, KV {} ({} a token), workspace {}, staging {}, margin {}: {} of {} free",
+  const std::string with_states =
+      states() > 0 ? fmt::format(", states {} ({} sequences)", size(states()), state_slots) : "";
+  return fmt::format("weights {}{}, KV {} ({} a token){}, workspace {}, staging {}, margin {}: {} of {} free",
                      size(weights), rows > 0 ? " and as rows " + size(rows) : "", size(kv()),
-                     size(kv_block_bytes / kKvBlockTokens), size(workspace), size(staging), size(margin),
-                     size(total()), size(free));
+                     size(kv_block_bytes / kKvBlockTokens), with_states, size(workspace), size(staging),
+                     size(margin), size(total()), size(free));
 }
 
 std::string CudaMemoryPlan::Remedy(std::span<const std::pair<std::string, int64_t>> lighter_weights,
@@ -42,7 +44,9 @@ Result<bool> WantsRows(const CudaRowFacts& facts) {
   const bool codes = facts.activations != Activations::k16Bit, on = facts.copies == RowCopies::kOn;
   const std::string name = std::string("`activations` ") + CodeName(facts.activations);
   if (codes && (facts.deterministic || !facts.wgmma))
-    return Error::Unsupported(name, " does not go with `deterministic`, and needs compute capability 9.0");
+    return Error::Unsupported(name, " does not go with `deterministic` or `exact`");
+  if (facts.activations == Activations::kFp8 && !facts.fp8)
+    return Error::Unsupported(name, " needs compute capability 8.9; `activations` int8 runs here");
   if (!codes && (facts.copies == RowCopies::kOff || !facts.wgmma || facts.deterministic || !facts.keepable)) {
     if (on)
       return Error::Unsupported(
@@ -55,12 +59,6 @@ Result<bool> WantsRows(const CudaRowFacts& facts) {
                               facts.no_cublaslt, "); install it or leave `",
                               codes ? "activations" : "row_copies", "` out");
   return false;
-}
-
-Status CheckCapability(int device, const std::string& name, int major, int minor) {
-  if (major >= 9) return {};
-  return Error::Unsupported("cuda:", device, ": ", name, " has compute capability ", major, ".", minor,
-                            ", the kernels need 9.0; use `device` cpu");
 }
 
 }  // namespace celer

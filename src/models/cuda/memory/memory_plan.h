@@ -17,11 +17,13 @@ struct CudaMemoryPlan {
   int64_t rows = 0;                           // weights a second time, in the order of cuBLASLt
   int64_t margin = 0;                         // for the driver and for other programs
   int64_t kv_blocks = 0, kv_block_bytes = 0;  // of the pool
+  int64_t state_slots = 0, state_bytes = 0;   // of recurrent layers; bytes of one slot
   int64_t kv() const { return kv_blocks * kv_block_bytes; }
-  int64_t total() const { return weights + rows + kv() + workspace + staging + margin; }
+  int64_t states() const { return state_slots * state_bytes; }
+  int64_t total() const { return weights + rows + kv() + states() + workspace + staging + margin; }
   int64_t room() const {
     return free - weights - rows - workspace - staging - margin;
-  }  // for keys and values
+  }  // for keys and values, and for states
   std::string ToString() const;
   // The nearest setting that fits, for a plan that does not: a shorter context, or smaller weights, in that
   // order.
@@ -38,15 +40,13 @@ inline const char* CodeName(Activations activations) {
 struct CudaRowFacts {
   RowCopies copies = RowCopies::kAuto;
   Activations activations = Activations::k16Bit;
-  bool wgmma = false;            // compute capability 9.0
+  bool wgmma = false;            // products of tiles run
+  bool fp8 = true;               // cuBLASLt has products of fp8: compute capability 8.9
   bool deterministic = false;    //
   bool keepable = false;         // a dense model with weights of 16 bits
   std::string no_cublaslt = {};  // why cuBLASLt does not run; "": it does
 };
 // An error where they were requested explicitly and are not possible.
 Result<bool> WantsRows(const CudaRowFacts& facts);
-
-// Whether a GPU of this compute capability runs the kernels; one sentence if not.
-Status CheckCapability(int device, const std::string& name, int major, int minor);
 
 }  // namespace celer

@@ -91,13 +91,14 @@ TEST(WantsRows, WithoutCublasLt) {
   }
 }
 
-TEST(CheckCapability, OneSentenceNamesGpuAndRemedy) {
-  EXPECT_TRUE(CheckCapability(0, "NVIDIA H200", 9, 0));
-  EXPECT_TRUE(CheckCapability(0, "a later one", 10, 0));
-  const Status old = CheckCapability(2, "NVIDIA A100", 8, 0);
-  ASSERT_FALSE(old);
-  for (const char* word : {"cuda:2", "NVIDIA A100", "8.0", "`device` cpu"})
-    EXPECT_NE(old.error().message().find(word), std::string::npos) << old.error().message();
+TEST(WantsRows, Fp8NeedsAGpuThatHasIt) {
+  CudaRowFacts facts = Rows(RowCopies::kAuto, Activations::kFp8);
+  facts.fp8 = false;
+  const auto refused = WantsRows(facts);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message().find("8.9"), std::string::npos);
+  facts.activations = Activations::kInt8;
+  EXPECT_TRUE(*WantsRows(facts));
 }
 
 }  // namespace

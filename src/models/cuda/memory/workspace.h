@@ -33,11 +33,27 @@ struct CudaShape {
   std::optional<cuda::Code> codes = {};  // or as codes of 8 bits
   bool fused = false;                    // a decode step may be one kernel
   bool deterministic = false;
+  bool general = false;    // layers that are not Llama's (HasPlainLayers)
   int64_t sequences = 64;  // of a decode step
 
   int64_t q_width() const { return config->heads * config->head_dim; }
   int64_t kv_width() const { return config->kv_heads * config->head_dim; }
-  int64_t qkv_width() const { return q_width() + 2 * kv_width(); }
+  // With an output gate q has rows for it, too.
+  int64_t qkv_width() const {
+    const LatentConfig& l = config->latent;
+    if (config->IsLatent()) return l.q_rank + kv_width() + config->heads * (l.nope_dim + l.rope_dim);
+    return q_width() * (config->output_gate ? 2 : 1) + 2 * kv_width();
+  }
+  // What the output projection reads of a token.
+  int64_t attention_width() const {
+    const RecurrentConfig& r = config->recurrent;
+    return std::max({config->IsLatent() ? config->heads * config->latent.value_dim : q_width(),
+                     r.layer.empty() ? 0 : r.value_heads * r.value_dim});
+  }
+  // The widest input of a product, that of down aside.
+  int64_t input_width() const {
+    return std::max({config->hidden, q_width(), attention_width(), config->latent.q_rank});
+  }
   int64_t table_width() const;                                              // blocks of the longest sequence
   int64_t logit_rows() const { return std::max<int64_t>(256, sequences); }  // of one batch
   // The widest layer that runs as a dense one.
@@ -48,13 +64,19 @@ struct CudaShape {
 struct CudaMemory {
   // The batch.
   int32_t *tokens = nullptr, *positions = nullptr, *sequence = nullptr, *logit_rows = nullptr;  // [tokens]
-  int32_t* seq_start = nullptr;                    // [sequences + 1]
-  int32_t* table = nullptr;                        // [sequences, blocks of the longest]
-  float *rope_cos = nullptr, *rope_sin = nullptr;  // [context, rope dim / 2]
+  int32_t* seq_start = nullptr;                      // [sequences + 1]
+  int32_t* slots = nullptr;                          // [sequences], of their states
+  int32_t* table = nullptr;                          // [sequences, blocks of the longest]
+  float *rope_cos = nullptr, *rope_sin = nullptr;    // [context, rope dim / 2]
+  float *local_cos = nullptr, *local_sin = nullptr;  // of DecoderConfig::local_rope
+  float* query_scale = nullptr;                      // [context]
   // Activations [tokens, ...].
   float *x = nullptr, *q = nullptr, *k = nullptr, *v = nullptr, *attention = nullptr, *mid = nullptr,
         *up = nullptr;
   float* qkv_rows = nullptr;
+  float *recurrent_in = nullptr, *recurrent_prepared = nullptr;  // as in DeltaNetArgs
+  float* branch = nullptr;   // [tokens, hidden], of models that norm what a branch adds
+  float* normed = nullptr;   // [tokens or logit_rows(), hidden], of models with LayerNorm
   float* logits = nullptr;   // [logit_rows(), vocab]
   float* partial = nullptr;  // of attention
   int32_t* attention_tickets = nullptr;

@@ -7,11 +7,14 @@
 #include "kernels/llm/attention/cuda/attention_cuda.h"
 #include "kernels/llm/decode_step/decode_batch_cuda.h"
 #include "kernels/llm/decode_step/decode_step_cuda.h"
+#include "kernels/llm/latent/cuda/latent_cuda.h"
 #include "kernels/llm/matmul/cuda/gemm/gemm_cuda.h"
 #include "kernels/llm/matmul/cuda/wgmma/wgmma_cuda.h"
 #include "kernels/llm/moe/cuda/moe_cuda.h"
 #include "models/cpu/rope.h"
 #include "models/cuda/memory/kv.h"
+#include "models/cuda/memory/states.h"
+#include "models/cuda/model.h"
 
 namespace celer {
 namespace {
@@ -39,8 +42,19 @@ int64_t UnpackedBytes(const S& s) {
                        2 * c.intermediate * Padded(c.hidden), c.hidden * Padded(c.intermediate)});
 }
 
+int64_t LocalRopeBytes(const S& s) {
+  return s.config->local_rope ? 4 * s.context * (s.config->local_rope->dim / 2) : 0;
+}
+
+int64_t IfRecurrent(const S& s, int64_t bytes) {
+  return s.config->recurrent.layer.empty() ? 0 : bytes;
+}
+
+int64_t Top(const S& s) {  // experts of a token
+  return s.config->moe.experts_per_token + CudaModel::SharedExperts(s.config->moe);
+}
 int64_t Pairs(const S& s) {  // of tokens and experts
-  return s.max_tokens * s.config->moe.experts_per_token;
+  return s.max_tokens * Top(s);
 }
 int64_t IfSparse(const S& s, int64_t bytes) {
   return s.config->moe.experts > 0 ? bytes : 0;
@@ -71,13 +85,18 @@ constexpr Row kRows[] = {
     {"sequences of tokens", &M::sequence, [](const S& s) { return 4 * s.max_tokens; }},
     {"rows of logits", &M::logit_rows, [](const S& s) { return 4 * s.max_tokens; }},
     {"starts of sequences", &M::seq_start, [](const S& s) { return 4 * (s.max_tokens + 1); }},
+    {"slots of states", &M::slots, [](const S& s) { return IfRecurrent(s, 4 * s.max_tokens); }},
     {"block table", &M::table, [](const S& s) { return 4 * s.max_tokens * s.table_width(); }},
     {"rope cosines", &M::rope_cos, [](const S& s) { return 4 * s.context * (s.config->rope.dim / 2); }},
     {"rope sines", &M::rope_sin, [](const S& s) { return 4 * s.context * (s.config->rope.dim / 2); }},
+    {"rope cosines in a window", &M::local_cos, LocalRopeBytes},
+    {"rope sines in a window", &M::local_sin, LocalRopeBytes},
+    {"scales of queries", &M::query_scale,
+     [](const S& s) { return s.config->query_scale.beta != 0 ? 4 * s.context : 0; }},
 
     {"x", &M::x, [](const S& s) { return 4 * s.max_tokens * s.config->hidden; }},
     {"q", &M::q, [](const S& s) { return 4 * s.max_tokens * s.q_width(); }},
-    {"attention", &M::attention, [](const S& s) { return 4 * s.max_tokens * s.q_width(); }},
+    {"attention", &M::attention, [](const S& s) { return 4 * s.max_tokens * s.attention_width(); }},
     {"k", &M::k, [](const S& s) { return 4 * s.max_tokens * s.kv_width(); }},
     {"v", &M::v, [](const S& s) { return 4 * s.max_tokens * s.kv_width(); }},
     {"mid", &M::mid, [](const S& s) { return 4 * s.max_tokens * s.ffn_width(); }},
@@ -85,6 +104,9 @@ constexpr Row kRows[] = {
     {"logits", &M::logits, [](const S& s) { return 4 * s.logit_rows() * s.config->vocab; }},
     {"pieces of attention", &M::partial,
      [](const S& s) {
+       const int64_t rank = s.config->latent.kv_rank;
+       if (rank > 0)
+         return 4 * (rank + 2) * cuda::LatentPieceCount(s.max_tokens, static_cast<int>(s.config->heads));
        return 4 * cuda::AttentionPartialFloats(s.max_tokens, static_cast<int>(s.config->heads),
                                                static_cast<int>(s.config->kv_heads),
                                                DeviceKvShape(*s.config, s.kv).padded_dim);
@@ -94,12 +116,27 @@ constexpr Row kRows[] = {
        return 4 * std::min<int64_t>(s.max_tokens, cuda::kAttentionTokens) * s.config->heads;
      }},
     {"x in bf16", &M::x_bf16,
-     [](const S& s) {
-       return Bf16Bytes(s, std::max(s.max_tokens, s.logit_rows()), std::max(s.config->hidden, s.q_width()));
-     }},
+     [](const S& s) { return Bf16Bytes(s, std::max(s.max_tokens, s.logit_rows()), s.input_width()); }},
     {"mid in bf16", &M::mid_bf16,
      [](const S& s) { return Bf16Bytes(s, s.max_tokens, s.config->intermediate); }},
-    {"q, k and v", &M::qkv_rows, [](const S& s) { return s.exact ? 0 : 4 * s.max_tokens * s.qkv_width(); }},
+    {"q, k and v", &M::qkv_rows,
+     [](const S& s) { return s.exact && !s.general ? 0 : 4 * s.max_tokens * s.qkv_width(); }},
+    {"input of recurrent layers", &M::recurrent_in,
+     [](const S& s) {
+       return IfRecurrent(s, 4 * s.max_tokens * DeviceDeltaShape(s.config->recurrent).InputFloats());
+     }},
+    {"queries, keys and values of recurrent layers", &M::recurrent_prepared,
+     [](const S& s) {
+       return IfRecurrent(s, 4 * s.max_tokens * DeviceDeltaShape(s.config->recurrent).PreparedFloats());
+     }},
+    {"branch", &M::branch,
+     [](const S& s) { return s.config->post_norm ? 4 * s.max_tokens * s.config->hidden : 0; }},
+    {"x under LayerNorm", &M::normed,
+     [](const S& s) {
+       return s.config->norm == NormKind::kLayer
+                  ? 4 * std::max(s.max_tokens, s.logit_rows()) * s.config->hidden
+                  : 0;
+     }},
 
     {"pieces of warpgroup products", &M::wgmma_partial,
      [](const S& s) { return s.wgmma ? 4 * cuda::WgmmaPartialFloats() : 0; }},
@@ -142,9 +179,7 @@ constexpr Row kRows[] = {
        return s.exact ? 0 : IfShared(s, 2 * s.max_tokens * Padded(s.config->moe.shared_intermediate));
      }},
     {"plan of experts", &M::moe_plan,
-     [](const S& s) {
-       return IfSparse(s, cuda::MoePlan::Bytes(s.max_tokens, s.config->moe.experts_per_token));
-     }},
+     [](const S& s) { return IfSparse(s, cuda::MoePlan::Bytes(s.max_tokens, Top(s))); }},
     {"steps of experts", &M::moe_step, [](const S& s) { return IfSparse(s, cuda::MoeStepMemory::Bytes()); }},
 
     {"decode step", &M::step, [](const S& s) { return StepBytes(s, cuda::DecodeStepBytes); }},
@@ -161,17 +196,30 @@ constexpr Row kRows[] = {
     {"rounding of addresses", {}, [](const S&) { return int64_t{8} << 20; }},
 };
 
-Status FillRope(const S& s, const M& m) {
-  // cos and sin of every position: the step reads them at positions that only the device knows.
-  std::vector<int32_t> all(static_cast<size_t>(s.context));
+Status CopyTable(const std::vector<float>& from, float* to) {
+  if (from.empty()) return {};
+  return CudaStatus(cudaMemcpy(to, from.data(), from.size() * 4, cudaMemcpyHostToDevice),
+                    "copying tables of positions");
+}
+
+// cos and sin of every position: the step reads them at positions that only the device knows.
+Status FillRope(const RopeConfig& rope, int64_t context, float* to_cos, float* to_sin) {
+  std::vector<int32_t> all(static_cast<size_t>(context));
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int32_t>(i);
-  std::vector<float> cos(all.size() * static_cast<size_t>(s.config->rope.dim / 2)), sin(cos.size());
-  RopeTable(s.config->rope).Fill(all, cos.data(), sin.data());
-  if (cos.empty()) return {};
-  for (const auto& [to, from] : {std::pair(m.rope_cos, &cos), {m.rope_sin, &sin}})
-    CELER_RETURN_IF_ERROR(CudaStatus(cudaMemcpy(to, from->data(), from->size() * 4, cudaMemcpyHostToDevice),
-                                     "copying rope tables"));
-  return {};
+  std::vector<float> cos(all.size() * static_cast<size_t>(rope.dim / 2)), sin(cos.size());
+  RopeTable(rope).Fill(all, cos.data(), sin.data());
+  CELER_RETURN_IF_ERROR(CopyTable(cos, to_cos));
+  return CopyTable(sin, to_sin);
+}
+
+Status FillTables(const S& s, const M& m) {
+  const DecoderConfig& c = *s.config;
+  CELER_RETURN_IF_ERROR(FillRope(c.rope, s.context, m.rope_cos, m.rope_sin));
+  if (c.local_rope) CELER_RETURN_IF_ERROR(FillRope(*c.local_rope, s.context, m.local_cos, m.local_sin));
+  if (c.query_scale.beta == 0) return {};
+  std::vector<float> scales;
+  for (int64_t i = 0; i < s.context; ++i) scales.push_back(QueryFactor(c.query_scale, i));
+  return CopyTable(scales, m.query_scale);
 }
 
 }  // namespace
@@ -206,7 +254,7 @@ Status CudaWorkspace::Allocate(int device, const CudaShape& shape) {
         row.field);
     buffers_.push_back(std::move(buffer));
   }
-  return FillRope(shape, memory_);
+  return FillTables(shape, memory_);
 }
 
 int64_t CudaWorkspace::allocated() const {

@@ -6,8 +6,10 @@
 #include <cmath>
 
 #include "base/device.h"
+#include "base/source_dir.h"
 #include "io/safetensors/safetensors.h"
 #include "kernels/shared/test_util.h"
+#include "models/config/plain_layers.h"
 #include "quantize/llm/layer/layer_worker.h"
 #include "quantize/llm/test_util.h"
 
@@ -20,11 +22,11 @@ using testing::Quantize;
 using testing::RecipeOf;
 
 std::vector<fs::path> DenseModels() {
-  const fs::path golden = fs::path(CELER_SOURCE_DIR) / "tests/golden";
+  const fs::path golden = fs::path(kSourceDir) / "tests/golden";
   std::vector<fs::path> out;
   const auto add = [&](const fs::path& path) {
     const auto config = LoadDecoderConfig(path);
-    if (config && config->moe.experts == 0) out.push_back(path);
+    if (config && config->moe.experts == 0 && !BeyondPlainLayers(*config)) out.push_back(path);
   };
   for (const auto& entry : fs::directory_iterator(golden / "models")) add(entry.path());
   for (const auto& entry : fs::directory_iterator(golden / "gguf"))

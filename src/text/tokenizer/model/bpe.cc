@@ -20,7 +20,7 @@ uint64_t PairKey(int32_t a, int32_t b) {
   return uint64_t{static_cast<uint32_t>(a)} << 32 | static_cast<uint32_t>(b);
 }
 
-class Bpe : public Model {
+class Bpe : public TokenModel {
  public:
   Bpe(const Vocabulary& vocabulary, std::vector<bool> never, const BpeOptions& options)
       : vocabulary_(vocabulary), never_(std::move(never)), options_(options) {
@@ -222,16 +222,16 @@ class Bpe : public Model {
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> MakeBpe(const Vocabulary& vocabulary,
-                                       const std::vector<std::pair<std::string, std::string>>& merges,
-                                       const std::vector<bool>& never, const BpeOptions& options,
-                                       const std::string& where) {
+Result<std::unique_ptr<TokenModel>> MakeBpe(const Vocabulary& vocabulary,
+                                            const std::vector<std::pair<std::string, std::string>>& merges,
+                                            const std::vector<bool>& never, const BpeOptions& options,
+                                            const std::string& where) {
   if (!options.unk_token.empty() && !vocabulary.Find(options.unk_token))
     log::Debug("{}: the unknown token '{}' is not in the vocabulary; unknown characters vanish", where,
                options.unk_token);
   auto bpe = std::make_unique<Bpe>(vocabulary, never, options);
   CELER_RETURN_IF_ERROR(bpe->AddMerges(merges, where));
-  return std::unique_ptr<Model>(std::move(bpe));
+  return std::unique_ptr<TokenModel>(std::move(bpe));
 }
 
 }  // namespace celer

@@ -41,9 +41,9 @@ class Vocabulary {
   std::unordered_map<std::string_view, int32_t> ids_;  // views of tokens_
 };
 
-class Model {
+class TokenModel {
  public:
-  virtual ~Model() = default;
+  virtual ~TokenModel() = default;
   // Appends the ids of one piece, which is not empty.
   virtual void Tokenize(std::string_view piece, std::vector<int32_t>& out) const = 0;
 };
@@ -67,10 +67,10 @@ struct BpeOptions {
 
 // `never` says which ids text may not become (special tokens): no merge makes them. The vocabulary outlives
 // the model.
-Result<std::unique_ptr<Model>> MakeBpe(const Vocabulary& vocabulary,
-                                       const std::vector<std::pair<std::string, std::string>>& merges,
-                                       const std::vector<bool>& never, const BpeOptions& options,
-                                       const std::string& where);
+Result<std::unique_ptr<TokenModel>> MakeBpe(const Vocabulary& vocabulary,
+                                            const std::vector<std::pair<std::string, std::string>>& merges,
+                                            const std::vector<bool>& never, const BpeOptions& options,
+                                            const std::string& where);
 
 // ---- BPE by scores (SentencePiece's BPE as GGUF and llama2.c hold it): of all neighbours whose join is a
 // token, the best-scored joins first.
@@ -79,13 +79,13 @@ struct ScoredBpeOptions {
   bool join_unknown = true;  // may a character that is no token by itself become part of a longer token?
 };
 // `byte_ids` as FindByteTokens gives them.
-std::unique_ptr<Model> MakeScoredBpe(const Vocabulary& vocabulary, std::vector<float> scores,
-                                     const std::vector<bool>& never, std::vector<int32_t> byte_ids,
-                                     const ScoredBpeOptions& options);
+std::unique_ptr<TokenModel> MakeScoredBpe(const Vocabulary& vocabulary, std::vector<float> scores,
+                                          const std::vector<bool>& never, std::vector<int32_t> byte_ids,
+                                          const ScoredBpeOptions& options);
 
 // ---- Whole words. A word that is no token is the unknown one, or vanishes where there is none.
-std::unique_ptr<Model> MakeWordLevel(const Vocabulary& vocabulary, const std::vector<bool>& never,
-                                     std::optional<int32_t> unk_id);
+std::unique_ptr<TokenModel> MakeWordLevel(const Vocabulary& vocabulary, const std::vector<bool>& never,
+                                          std::optional<int32_t> unk_id);
 
 // ---- WordPiece (BERT): greedy longest match from the start of a word; if that fails, or the word is too
 // long, all of it is unknown.
@@ -94,8 +94,8 @@ struct WordPieceOptions {
   std::string continuing_subword_prefix = "##";  // of every token but the first of a word
   size_t max_characters = 100;
 };
-std::unique_ptr<Model> MakeWordPiece(const Vocabulary& vocabulary, const std::vector<bool>& never,
-                                     const WordPieceOptions& options);
+std::unique_ptr<TokenModel> MakeWordPiece(const Vocabulary& vocabulary, const std::vector<bool>& never,
+                                          const WordPieceOptions& options);
 
 // ---- Unigram: the most probable segmentation (Viterbi). Ties are broken by the rounding of the sums, so
 // each kind of file is added up as its own library does.
@@ -107,7 +107,7 @@ struct UnigramOptions {
   bool as_sentencepiece = false;
   std::optional<double> worst_score = {};  // unknown characters score below it; by default of all tokens
 };
-std::unique_ptr<Model> MakeUnigram(const Vocabulary& vocabulary, std::vector<double> scores,
-                                   const std::vector<bool>& never, const UnigramOptions& options);
+std::unique_ptr<TokenModel> MakeUnigram(const Vocabulary& vocabulary, std::vector<double> scores,
+                                        const std::vector<bool>& never, const UnigramOptions& options);
 
 }  // namespace celer

@@ -58,7 +58,7 @@ std::vector<int32_t> SlowBpe(const Random& random, const std::string& text) {
   return ids;
 }
 
-std::vector<int32_t> Tokens(const Model& model, std::string_view text) {
+std::vector<int32_t> Tokens(const TokenModel& model, std::string_view text) {
   std::vector<int32_t> ids;
   model.Tokenize(text, ids);
   return ids;

@@ -9,7 +9,7 @@
 namespace celer {
 namespace {
 
-class ScoredBpe : public Model {
+class ScoredBpe : public TokenModel {
  public:
   ScoredBpe(const Vocabulary& vocabulary, std::vector<float> scores, const std::vector<bool>& never,
             std::vector<int32_t> byte_ids, const ScoredBpeOptions& options)
@@ -157,9 +157,9 @@ class ScoredBpe : public Model {
 
 }  // namespace
 
-std::unique_ptr<Model> MakeScoredBpe(const Vocabulary& vocabulary, std::vector<float> scores,
-                                     const std::vector<bool>& never, std::vector<int32_t> byte_ids,
-                                     const ScoredBpeOptions& options) {
+std::unique_ptr<TokenModel> MakeScoredBpe(const Vocabulary& vocabulary, std::vector<float> scores,
+                                          const std::vector<bool>& never, std::vector<int32_t> byte_ids,
+                                          const ScoredBpeOptions& options) {
   return std::make_unique<ScoredBpe>(vocabulary, std::move(scores), never, std::move(byte_ids), options);
 }
 

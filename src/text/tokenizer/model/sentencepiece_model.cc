@@ -133,7 +133,7 @@ Result<ModelFacts> Examine(std::string_view bytes, const std::string& where) {
   return facts;
 }
 
-class SentencePieceModel : public Model {
+class SentencePieceModel : public TokenModel {
  public:
   explicit SentencePieceModel(std::unique_ptr<sentencepiece::SentencePieceProcessor> processor)
       : processor_(std::move(processor)) {}
@@ -150,10 +150,10 @@ class SentencePieceModel : public Model {
 
 // The library normalizes, and our own search segments: versions 0.1 and 0.2 of the library break ties between
 // segmentations of the same probability differently, and the later ones are what models are used with.
-class NormalizedUnigram : public Model {
+class NormalizedUnigram : public TokenModel {
  public:
   NormalizedUnigram(std::unique_ptr<sentencepiece::SentencePieceProcessor> processor,
-                    std::unique_ptr<Model> unigram)
+                    std::unique_ptr<TokenModel> unigram)
       : processor_(std::move(processor)), unigram_(std::move(unigram)) {}
 
   void Tokenize(std::string_view piece, std::vector<int32_t>& out) const override {
@@ -173,11 +173,11 @@ class NormalizedUnigram : public Model {
 
  private:
   std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
-  std::unique_ptr<Model> unigram_;
+  std::unique_ptr<TokenModel> unigram_;
 };
 
-std::unique_ptr<Model> MakeModel(std::unique_ptr<sentencepiece::SentencePieceProcessor> processor,
-                                 const ModelFacts& facts, const Vocabulary& vocabulary) {
+std::unique_ptr<TokenModel> MakeModel(std::unique_ptr<sentencepiece::SentencePieceProcessor> processor,
+                                      const ModelFacts& facts, const Vocabulary& vocabulary) {
   constexpr uint64_t kUnigram = 1;
   const int size = processor->GetPieceSize();
   if (facts.model_type != kUnigram || facts.user_defined.size() != static_cast<size_t>(size))

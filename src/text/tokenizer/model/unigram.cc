@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kUnknownPenalty = 10.0;  // below the worst score, as SentencePiece has it
 
-class Unigram : public Model {
+class Unigram : public TokenModel {
  public:
   Unigram(const Vocabulary& vocabulary, std::vector<double> scores, const std::vector<bool>& never,
           const UnigramOptions& options)
@@ -111,8 +111,8 @@ class Unigram : public Model {
 
 }  // namespace
 
-std::unique_ptr<Model> MakeUnigram(const Vocabulary& vocabulary, std::vector<double> scores,
-                                   const std::vector<bool>& never, const UnigramOptions& options) {
+std::unique_ptr<TokenModel> MakeUnigram(const Vocabulary& vocabulary, std::vector<double> scores,
+                                        const std::vector<bool>& never, const UnigramOptions& options) {
   return std::make_unique<Unigram>(vocabulary, std::move(scores), never, options);
 }
 

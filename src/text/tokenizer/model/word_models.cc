@@ -8,7 +8,7 @@
 namespace celer {
 namespace {
 
-class WordLevel : public Model {
+class WordLevel : public TokenModel {
  public:
   WordLevel(const Vocabulary& vocabulary, const std::vector<bool>& never, std::optional<int32_t> unk_id)
       : vocabulary_(vocabulary), never_(never), unk_id_(unk_id) {
@@ -28,7 +28,7 @@ class WordLevel : public Model {
   std::optional<int32_t> unk_id_;
 };
 
-class WordPiece : public Model {
+class WordPiece : public TokenModel {
  public:
   WordPiece(const Vocabulary& vocabulary, const std::vector<bool>& never, const WordPieceOptions& options)
       : options_(options) {
@@ -73,13 +73,13 @@ class WordPiece : public Model {
 
 }  // namespace
 
-std::unique_ptr<Model> MakeWordLevel(const Vocabulary& vocabulary, const std::vector<bool>& never,
-                                     std::optional<int32_t> unk_id) {
+std::unique_ptr<TokenModel> MakeWordLevel(const Vocabulary& vocabulary, const std::vector<bool>& never,
+                                          std::optional<int32_t> unk_id) {
   return std::make_unique<WordLevel>(vocabulary, never, unk_id);
 }
 
-std::unique_ptr<Model> MakeWordPiece(const Vocabulary& vocabulary, const std::vector<bool>& never,
-                                     const WordPieceOptions& options) {
+std::unique_ptr<TokenModel> MakeWordPiece(const Vocabulary& vocabulary, const std::vector<bool>& never,
+                                          const WordPieceOptions& options) {
   return std::make_unique<WordPiece>(vocabulary, never, options);
 }
 

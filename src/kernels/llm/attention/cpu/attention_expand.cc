@@ -32,7 +32,7 @@ void List(const AttentionArgs& args, Scratch* scratch) {
     if (begin == end) continue;
     const auto [low, high] = std::minmax_element(batch.positions.begin() + static_cast<int64_t>(begin),
                                                  batch.positions.begin() + static_cast<int64_t>(end));
-    const int64_t first = args.window > 0 ? std::max<int64_t>(0, *low - args.window + 1) : 0;
+    const int64_t first = FirstKeyOf(*low, args.window, args.chunked);
     for (int64_t b = first / size; b <= *high / size; ++b) {
       const auto at = static_cast<size_t>(s * batch.max_blocks + b);
       scratch->table[at] = static_cast<int32_t>(scratch->source.size());

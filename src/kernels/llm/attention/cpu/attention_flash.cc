@@ -207,9 +207,7 @@ class Flash {
   }
 
   int64_t Position(int64_t token) const { return args_.batch.positions[token]; }
-  int64_t FirstKey(int64_t position) const {
-    return args_.window > 0 ? std::max<int64_t>(0, position - args_.window + 1) : 0;
-  }
+  int64_t FirstKey(int64_t position) const { return FirstKeyOf(position, args_.window, args_.chunked); }
 
   // `next` is what this thread is likely to run after it, if that is known; `same_unit` as it ran just
   // before.
@@ -262,8 +260,11 @@ class Flash {
                        .head_dim = kv.head_dim,
                        .positions = args_.batch.positions.data() + unit.first_token,
                        .window = args_.window,
+                       .chunked = args_.chunked,
                        .scale = args_.scale,
                        .softcap = args_.softcap,
+                       .slopes = args_.slopes ? args_.slopes + unit.kv_head * group_ : nullptr,
+                       .rounded_slopes = args_.rounded_slopes,
                        .key_begin = key,
                        .key_end = key + kSplitKeys,
                        .scratch = scratch,

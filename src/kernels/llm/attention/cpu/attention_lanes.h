@@ -78,7 +78,7 @@ class LanesTile {
 
  private:
   // A score is (a product with the prepared query) * unit * ln 2: then weights are powers of two. With a softcap
-  // the products' unit is `capped`, and that of what they become is 1.
+  // or ALiBi the products' unit is `capped`, and that of what they become is 1.
   struct Block {
     float unit[kRows], sum[kRows], capped[kRows];
     float top[kRows];     // the largest product so far
@@ -105,7 +105,7 @@ class LanesTile {
         vst1q_f32(from + d, vmulq_n_f32(vld1q_f32(from + d), power.below * room));
       // Beyond these bounds weights are 0 or 1, and all alike.
       block.unit[i] = Clamped(power.above * (t_.scale * (1 / (kLn2 * room))), 0x1p-126f, 0x1p100f);
-      if (t_.softcap != 0) block.capped[i] = block.unit[i], block.unit[i] = 1;
+      if (t_.softcap != 0 || t_.slopes) block.capped[i] = block.unit[i], block.unit[i] = 1;
     }
     const float* from = reinterpret_cast<const float*>(packed_);
     for (int64_t d = 0; d < padded_; ++d)
@@ -149,6 +149,7 @@ class LanesTile {
       Scores<kOnce>(query_ + row * padded_, seen);
       if constexpr (kInt8) ScaleScores(seen);
       if (t_.softcap != 0) CapScores(blocks_[i], seen);
+      if (t_.slopes) AddBiases(blocks_[i], row, rows, start, seen);
       MaskKeys(row, rows, start, seen, !(first == last));
       alignas(16) float shrink[kRows];
       Softmax(blocks_[i], row, rows, start, shrink);
@@ -251,6 +252,19 @@ class LanesTile {
       for (int64_t key = seen.begin; key < seen.end; ++key) {
         float* const at = scores + key * kRows + v * 4;
         vst1q_f32(at, SoftCap(vld1q_f32(at), cap, inverse));
+      }
+    }
+  }
+
+  // ALiBi's, to products or to capped scores.
+  void AddBiases(const Block& block, int64_t row, int64_t rows, int64_t start, const KeyRange& seen) {
+    float biases[kSoftmaxKeys];
+    for (int64_t i = 0; i < rows; ++i) {
+      AlibiBiases(t_, row + i, start, biases);
+      const float unit = t_.softcap != 0 ? 1 : block.capped[i];
+      for (int64_t key = seen.begin; key < seen.end; ++key) {
+        float* const at = scores_ + key * kRows + i;
+        *at = Clamped(*at * unit, kLowest, -kLowest) + biases[key] * (1 / kLn2);
       }
     }
   }

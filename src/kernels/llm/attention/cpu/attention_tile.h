@@ -42,8 +42,11 @@ struct AttentionTile {
   int64_t tokens = 0, group = 0, head_dim = 0;
   const int32_t* positions = nullptr;  // [tokens], ascending
   int64_t window = 0;                  // 0 = none
+  bool chunked = false;                // as in AttentionArgs
   float scale = 1;
-  float softcap = 0;  // as in AttentionArgs
+  float softcap = 0;              // as in AttentionArgs
+  const float* slopes = nullptr;  // [group], ALiBi; may be none
+  bool rounded_slopes = false;
 
   int64_t key_begin = 0, key_end = 0;  // keys of this split
 
@@ -75,7 +78,8 @@ static inline int64_t RowOf(const AttentionTile& t, const int32_t* blocks, int64
 // The first key that a token sees; its own is the last.
 static inline int64_t FirstKey(const AttentionTile& t, int64_t token) {
   const int64_t position = t.positions[token];
-  return t.window > 0 && position >= t.window ? position - t.window + 1 : 0;
+  if (t.window == 0 || position < t.window) return 0;
+  return t.chunked ? position / t.window * t.window : position - t.window + 1;
 }
 
 namespace {  // each file keeps its own copy
@@ -87,6 +91,28 @@ struct KeyRange {
 };
 
 }  // namespace
+
+static inline float RoundedToBf16(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;
+  __builtin_memcpy(&x, &bits, sizeof x);
+  return x;
+}
+// What ALiBi adds to the score of a key: nothing to that of the query's own.
+static inline float AlibiBias(float slope, int64_t key, int64_t position, bool rounded, float scale) {
+  if (!rounded) return slope * (float)(key - position);
+  slope = RoundedToBf16(slope);
+  const float at_key = RoundedToBf16(slope * RoundedToBf16((float)key));
+  return (at_key - RoundedToBf16(slope * RoundedToBf16((float)position))) * scale;
+}
+// To the scores of a row for the keys of a step of the softmax.
+static inline void AlibiBiases(const AttentionTile& t, int64_t row, int64_t start, float* biases) {
+  const float slope = t.slopes[row % t.group];
+  const int64_t position = t.positions[row / t.group];
+  for (int64_t i = 0; i < kSoftmaxKeys; ++i)
+    biases[i] = AlibiBias(slope, start + i, position, t.rounded_slopes, t.scale);
+}
 
 // The keys of [start, start + n) that a token sees.
 static inline KeyRange VisibleKeys(const AttentionTile& t, int64_t token, int64_t start, int64_t n) {

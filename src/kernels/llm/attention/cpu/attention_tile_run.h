@@ -74,7 +74,7 @@ class TileRun {
     }
     for (int64_t t = first; t <= last; ++t) {
       const KeyRange seen = Visible(t, start, kSoftmaxKeys);
-      for (int64_t g = 0; g < t_.group; ++g) Softmax(t * t_.group + g, seen);
+      for (int64_t g = 0; g < t_.group; ++g) Softmax(t * t_.group + g, start, seen);
     }
     for (int64_t s = begin / kSpanKeys; s * kSpanKeys < end; ++s)
       Values(start + s * kSpanKeys, s * kSpanKeys, first, last);
@@ -122,7 +122,7 @@ class TileRun {
     memcpy(out, scales, static_cast<size_t>(keys) * sizeof(float));
   }
 
-  void Softmax(int64_t row, KeyRange seen) {
+  void Softmax(int64_t row, int64_t start, KeyRange seen) {
     float* s = scores_ + row * kSoftmaxKeys;
     const S::F none = S::Set(-__builtin_inff());
     // Min and Max give their second operand if one is NaN, or NaN.
@@ -133,6 +133,7 @@ class TileRun {
       S::Store(s + i, S::Min(largest, S::Max(lowest, S::Mul(score, unit))));
     }
     if (t_.softcap != 0) CapScores(s);
+    if (t_.slopes) AddBiases(row, start, s);
     for (int64_t i = 0; i < seen.begin; ++i) s[i] = -__builtin_inff();
     for (int64_t i = seen.end; i < kSoftmaxKeys; ++i) s[i] = -__builtin_inff();
 
@@ -153,6 +154,13 @@ class TileRun {
     }
     t_.sum[row] +=
         Kernel::SoftmaxWeights(s, max, Kernel::kScaled ? v_scale_ : nullptr, weights_ + row * kSoftmaxKeys);
+  }
+
+  void AddBiases(int64_t row, int64_t start, float* s) const {
+    alignas(64) float biases[kSoftmaxKeys];
+    AlibiBiases(t_, row, start, biases);
+    for (int64_t i = 0; i < kSoftmaxKeys; i += S::kLanes)
+      S::Store(s + i, S::Add(S::Load(s + i), S::Load(biases + i)));
   }
 
   // Of one row, masked ones too.

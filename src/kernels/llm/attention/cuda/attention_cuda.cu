@@ -21,7 +21,7 @@ int LeastBlocks(int tokens, int columns) {
   return units < 256 ? 32 : units < 1024 ? 64 : 128;
 }
 
-cudaError_t LaunchSome(const DeviceAttentionArgs& a, const Bunches& b, cudaStream_t stream) {
+cudaError_t LaunchSome(const ScoredArgs& a, const Bunches& b, cudaStream_t stream) {
   return WithKvType(a.kv.dtype, cudaErrorInvalidValue,
                     [&]<DType kType>() { return LaunchType<kType>(a, b, stream); });
 }
@@ -44,12 +44,17 @@ int64_t AttentionPartialFloats(int64_t tokens, int heads, int kv_heads, int padd
 }
 
 cudaError_t LaunchAttention(const DeviceAttentionArgs& args, cudaStream_t stream) {
+  return LaunchAttention(args, {}, stream);
+}
+
+cudaError_t LaunchAttention(const DeviceAttentionArgs& args, const AttentionScores& scores,
+                            cudaStream_t stream) {
   const attention::Bunches b = attention::BunchesOf(args.heads, args.kv.kv_heads);
   const int64_t width = static_cast<int64_t>(args.heads) * args.kv.head_dim;
   const int at_once = AttentionTokens(args.steady);
   if (args.wgmma.data && args.batch.count > at_once) return cudaErrorInvalidValue;
   for (int first = 0; first < args.batch.count; first += at_once) {
-    DeviceAttentionArgs some = args;
+    attention::ScoredArgs some{args, scores};
     some.least_blocks =
         args.steady ? attention::kSteadyBlocks : attention::LeastBlocks(args.batch.count, b.columns);
     some.batch.count = std::min(at_once, args.batch.count - first);

@@ -21,6 +21,9 @@ struct Case {
   int heads, kv_heads, dim, window;
   DType dtype;
   std::vector<std::pair<int, int>> sequences;  // tokens already there, tokens in this batch
+  float softcap = 0;
+  bool sinks = false;
+  bool steady = false;
 };
 
 template <class T>
@@ -79,6 +82,9 @@ void ExpectMatchesDouble(const Case& c, bool flash, Form form = Form::kF32) {
   a.decode = std::ranges::all_of(c.sequences, [](const auto& s) { return s.second <= 1; });
   a.out = Upload(out);
   a.splits = AttentionSplits(c.heads, c.kv_heads);
+  a.steady = c.steady;
+  const auto sinks = RandomFloats(c.heads, 4, 3.0f);
+  const AttentionScores of_scores{.softcap = c.softcap, .sinks = c.sinks ? Upload(sinks) : nullptr};
   a.partial = Upload(
       std::vector<float>(static_cast<size_t>(AttentionPartialFloats(count, c.heads, c.kv_heads, padded))));
   a.tickets = Upload(std::vector<int32_t>(static_cast<size_t>(count * c.heads)));
@@ -104,12 +110,13 @@ void ExpectMatchesDouble(const Case& c, bool flash, Form form = Form::kF32) {
       f.seq_start = Upload(starts);
       f.sequences = static_cast<int>(c.sequences.size());
       for (const auto& [past, now] : c.sequences) f.longest = std::max(f.longest, now);
+      f.scores = of_scores;
       ASSERT_EQ(cudaSuccess, LaunchFlashAttention(f, nullptr));
       cudaDeviceSynchronize();
       cudaFree(const_cast<int32_t*>(f.seq_start));
       continue;
     }
-    ASSERT_EQ(cudaSuccess, LaunchAttention(a, nullptr));
+    ASSERT_EQ(cudaSuccess, LaunchAttention(a, of_scores, nullptr));
   }
   ASSERT_EQ(cudaSuccess, cudaMemcpy(out.data(), a.out, out.size() * 4, cudaMemcpyDeviceToHost));
   if (form != Form::kF32) {
@@ -143,10 +150,12 @@ void ExpectMatchesDouble(const Case& c, bool flash, Form form = Form::kF32) {
       for (int key = first; key <= last; ++key) {
         double dot = 0;
         for (int i = 0; i < c.dim; ++i) dot += double{query[i]} * k[static_cast<size_t>(at(key) + i)];
-        scores.push_back(dot * a.scale);
+        dot *= a.scale;
+        scores.push_back(c.softcap != 0 ? c.softcap * std::tanh(dot / c.softcap) : dot);
         top = std::max(top, scores.back());
       }
       for (double& s : scores) total += s = std::exp(s - top);
+      if (c.sinks) total += std::exp(sinks[static_cast<size_t>(h)] - top);
       for (int i = 0; i < c.dim; ++i) {
         double sum = 0;
         for (int key = first; key <= last; ++key)
@@ -163,7 +172,8 @@ void ExpectMatchesDouble(const Case& c, bool flash, Form form = Form::kF32) {
        {static_cast<const void*>(a.batch.positions), static_cast<const void*>(a.batch.sequence),
         static_cast<const void*>(a.batch.block_table), static_cast<const void*>(a.kv.k),
         static_cast<const void*>(a.kv.v), static_cast<const void*>(a.q), static_cast<const void*>(a.out),
-        static_cast<const void*>(a.partial), static_cast<const void*>(a.tickets)})
+        static_cast<const void*>(a.partial), static_cast<const void*>(a.tickets),
+        static_cast<const void*>(of_scores.sinks)})
     cudaFree(const_cast<void*>(p));
 }
 
@@ -244,6 +254,55 @@ TEST(CudaAttention, FlashMatchesDouble) {
       ExpectMatchesDouble(c, true, Form::kRows);
       ExpectMatchesDouble(c, true, Form::kWgmma);
     }
+}
+
+// Softcaps and sinks, and wide heads: in one launch or several, whole sequences and splits.
+TEST(CudaAttention, ScoresOfOtherFamiliesMatchDouble) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
+  std::vector<std::pair<int, int>> ragged;
+  for (int i = 0; i < 40; ++i) ragged.emplace_back(i * i % 777, 1);
+  const Case cases[] = {
+      {9, 3, 64, 0, DType::kF16, {{30, 1}, {0, 0}, {0, 5}, {700, 1}}},
+      {16, 2, 128, 100, DType::kF16, {{2500, 1}, {3, 1}}},
+      {8, 4, 256, 0, DType::kF16, {{513, 1}, {31, 2}}},
+      {8, 4, 256, 40, DType::kF16, ragged},
+      {6, 6, 64, 0, DType::kF16, ragged},
+  };
+  for (const DType dtype : {DType::kF16, DType::kBf16, DType::kI8})
+    for (Case c : cases)
+      for (const auto& [softcap, sinks] : {std::pair{0.0f, true}, {2.0f, false}, {5.0f, true}})
+        for (const bool steady : {false, true}) {
+          c.dtype = dtype, c.softcap = softcap, c.sinks = sinks, c.steady = steady;
+          SCOPED_TRACE(std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " of " +
+                       std::to_string(c.dim) + " " + std::string(Name(dtype)) + " cap " +
+                       std::to_string(softcap) + (steady ? " steady" : ""));
+          ExpectMatchesDouble(c, false);
+        }
+}
+
+TEST(CudaAttention, FlashScoresOfOtherFamiliesMatchDouble) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
+  const Case cases[] = {
+      {9, 3, 64, 0, DType::kF16, {{30, 70}, {0, 5}, {700, 1}}},
+      {4, 1, 128, 40, DType::kF16, {{77, 129}}},
+      {4, 1, 128, 0, DType::kF16, {{3000, 130}}},
+      {4, 2, 256, 0, DType::kF16, {{0, 130}, {100, 65}}},
+      {8, 2, 256, 50, DType::kF16, {{77, 70}}},
+      {4, 2, 192, 0, DType::kF16, {{5, 200}}},
+      {6, 2, 130, 0, DType::kF16, {{40, 33}}},
+  };
+  for (const DType dtype : {DType::kF16, DType::kBf16})
+    for (Case c : cases)
+      for (const auto& [softcap, sinks] : {std::pair{0.0f, false}, {0.0f, true}, {2.0f, false}}) {
+        c.dtype = dtype, c.softcap = softcap, c.sinks = sinks;
+        SCOPED_TRACE(std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " of " +
+                     std::to_string(c.dim) + " " + std::string(Name(dtype)) + " cap " +
+                     std::to_string(softcap) + (sinks ? " sinks" : ""));
+        ExpectMatchesDouble(c, true);
+        if (c.dim % 32 != 0) continue;
+        ExpectMatchesDouble(c, true, Form::kRows);
+        ExpectMatchesDouble(c, true, Form::kWgmma);
+      }
 }
 
 }  // namespace

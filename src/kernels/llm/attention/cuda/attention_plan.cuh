@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "kernels/llm/attention/cuda/attention_cuda.h"
+#include "kernels/llm/attention/cuda/attention_scores.h"
 
 namespace celer::cuda::attention {
 

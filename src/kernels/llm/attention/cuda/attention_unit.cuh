@@ -478,9 +478,8 @@ constexpr int kFoursAtOnce = std::clamp((kMany ? 8 : 4) * D / 4 / kThreads, 1, 4
 // Of a sequence that is split: the block that finishes last combines the splits, in their order. `partial` is
 // where they are, slot_floats apart. The time is that of its round trips to L2.
 template <int D, bool kMany>
-__device__ __forceinline__ void JoinSplits(const DeviceAttentionArgs& a, const Bunches& b, const Unit& u,
-                                           int thread, const float* partial, int slot_floats,
-                                           Shared& shared) {
+__device__ __forceinline__ void JoinSplits(const ScoredArgs& a, const Bunches& b, const Unit& u, int thread,
+                                           const float* partial, int slot_floats, Shared& shared) {
   const int warp = thread / 32, lane = thread % 32;
   const int padded = a.kv.padded_dim, active = u.span.active;
   __threadfence();
@@ -518,6 +517,8 @@ __device__ __forceinline__ void JoinSplits(const DeviceAttentionArgs& a, const B
     }
 #pragma unroll
     for (int apart = 16; apart > 0; apart /= 2) total += __shfl_xor_sync(0xffffffffu, total, apart);
+    if (const int query = warp + q * kWarps; query < u.queries)
+      total += SinkWeight(a.scores, u.first_head + query, top);
 #pragma unroll
     for (int j = 0; j < kRuns; ++j) shared.weight[warp + q * kWarps][lane + 32 * j] = weight[j] / total;
   }
@@ -560,8 +561,8 @@ __device__ __forceinline__ void JoinSplits(const DeviceAttentionArgs& a, const B
 // Combines what the warps have written, into the result or into the splits. When it returns, other threads
 // may still be reading.
 template <int D, bool kMany>
-__device__ __forceinline__ void Finish(const DeviceAttentionArgs& a, const Bunches& b, const Unit& u,
-                                       int thread, char* rings, Shared& shared) {
+__device__ __forceinline__ void Finish(const ScoredArgs& a, const Bunches& b, const Unit& u, int thread,
+                                       char* rings, Shared& shared) {
   const int padded = a.kv.padded_dim;
   const bool whole = u.span.active == 1;
   // A split's part: the largest score and the sum of weights of each query, then its weighted sums.
@@ -583,6 +584,7 @@ __device__ __forceinline__ void Finish(const DeviceAttentionArgs& a, const Bunch
       o.x += part.x * f, o.y += part.y * f, o.z += part.z * f, o.w += part.w * f;
     }
     if (whole) {
+      l += SinkWeight(a.scores, u.first_head + i, top);
       StoreResult(a, u.token, u.first_head + i, e, make_float4(o.x / l, o.y / l, o.z / l, o.w / l));
     } else {
       float* to = partial + u.split * slot_floats;

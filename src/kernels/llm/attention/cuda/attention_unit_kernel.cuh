@@ -115,7 +115,7 @@ class Feed {
 // Grid: persistent, as many blocks as are resident at once, each taking every gridDim-th unit.
 template <class T, int D, bool kMany, bool kDeep>
 __global__ void __launch_bounds__(kThreads, kDeep ? 2 : 4)
-    UnitKernel(const __grid_constant__ DeviceAttentionArgs a, const __grid_constant__ Bunches b) {
+    UnitKernel(const __grid_constant__ ScoredArgs a, const __grid_constant__ Bunches b) {
   using W = Worker<T, D, kMany, kDeep>;
   extern __shared__ __align__(128) char rings[];
   __shared__ Shared shared;
@@ -152,6 +152,9 @@ __global__ void __launch_bounds__(kThreads, kDeep ? 2 : 4)
       const int first_key = (u.begin + warp + i * kWarps) * kKvBlock;
       float s[4];
       w.MultiplyK(stage, lane, s);
+      if (a.scores.softcap != 0)
+#pragma unroll
+        for (float& score : s) score = SoftCap(score, a.scores.softcap * kLog2e);
       uint32_t p[W::kQParts][2];
       w.Weigh(stage, s, first_key, u.span, lane, p);
       w.MultiplyV(stage, lane, p, first_key, u.span);
@@ -168,7 +171,7 @@ __global__ void __launch_bounds__(kThreads, kDeep ? 2 : 4)
 }
 
 template <class T, int D, bool kMany, bool kDeep>
-cudaError_t LaunchUnits(const DeviceAttentionArgs& a, const Bunches& b, cudaStream_t stream) {
+cudaError_t LaunchUnits(const ScoredArgs& a, const Bunches& b, cudaStream_t stream) {
   constexpr int kRing = Worker<T, D, kMany, kDeep>::kRingBytes;
   constexpr auto kKernel = UnitKernel<T, D, kMany, kDeep>;
   static PerDevice<int> at_once;  // blocks that run at the same time
@@ -184,7 +187,7 @@ cudaError_t LaunchUnits(const DeviceAttentionArgs& a, const Bunches& b, cudaStre
 }
 
 template <class T, int D>
-cudaError_t LaunchWidth(const DeviceAttentionArgs& a, const Bunches& b, cudaStream_t stream) {
+cudaError_t LaunchWidth(const ScoredArgs& a, const Bunches& b, cudaStream_t stream) {
   if (FewUnits(a.batch.count, b.columns) && !a.steady)
     return b.at_once > 4 ? LaunchUnits<T, D, true, true>(a, b, stream)
                          : LaunchUnits<T, D, false, true>(a, b, stream);
@@ -193,7 +196,7 @@ cudaError_t LaunchWidth(const DeviceAttentionArgs& a, const Bunches& b, cudaStre
 }
 
 template <class T>
-cudaError_t LaunchWidthOf(const DeviceAttentionArgs& a, const Bunches& b, cudaStream_t stream) {
+cudaError_t LaunchWidthOf(const ScoredArgs& a, const Bunches& b, cudaStream_t stream) {
   if (a.kv.padded_dim <= 64) return LaunchWidth<T, 64>(a, b, stream);
   if (a.kv.padded_dim <= 128) return LaunchWidth<T, 128>(a, b, stream);
   if (a.kv.padded_dim <= 256) return LaunchWidth<T, 256>(a, b, stream);
@@ -201,6 +204,6 @@ cudaError_t LaunchWidthOf(const DeviceAttentionArgs& a, const Bunches& b, cudaSt
 }
 // LaunchWidthOf(), compiled in one file per type of the KV: attention_kv_cuda.cu.in.
 template <DType kType>
-cudaError_t LaunchType(const DeviceAttentionArgs& a, const Bunches& b, cudaStream_t stream);
+cudaError_t LaunchType(const ScoredArgs& a, const Bunches& b, cudaStream_t stream);
 
 }  // namespace celer::cuda::attention

@@ -10,14 +10,26 @@ namespace celer::cuda::attention {
 
 constexpr int kFlashThreads = 128;
 constexpr int kTileQueries = kFlashThreads / 2;  // 16 to a warp
-constexpr int kKeys = 64;
+// Of a tile; generic code has half as many where heads are wide, so that 99 KB of shared memory suffice.
+constexpr int KeysOf(int d, bool hopper) {
+  return d > 128 && !hopper ? 32 : 64;
+}
+template <int D>
+constexpr int kKeys = KeysOf(D, kHopper);
 
 template <int D>
 constexpr int kPitch = D * 2 + 16;  // bytes of a row in shared memory; the pad spreads rows over the banks
 template <int D>
-constexpr int kTileBytes = kKeys* kPitch<D>;
+constexpr int kTileBytes = kKeys<D>* kPitch<D>;
+// Wide heads leave no room for the queries in registers.
 template <int D>
-constexpr int kSharedBytes = 4 * kTileBytes<D>;  // K and V, two of each
+constexpr bool kQueriesInShared = D > 128;
+template <int D>
+constexpr int SharedBytes(bool hopper) {
+  return 4 * KeysOf(D, hopper) * kPitch<D> +  // K and V, two of each
+         (kQueriesInShared<D> ? kTileQueries * kPitch<D> : 0);
+}
+static_assert(SharedBytes<256>(false) <= 99 * 1024);
 
 template <bool kTransposed>
 __device__ __forceinline__ void LoadMatrices(uint32_t (&r)[4], uint32_t from) {
@@ -35,8 +47,8 @@ __device__ __forceinline__ void LoadMatrices(uint32_t (&r)[4], uint32_t from) {
 template <class T, int D>
 struct TileLoad {
   static constexpr int kElements = 16 / sizeof(T), kInRow = D / kElements;
-  static constexpr int kCount = kKeys * kInRow / kFlashThreads;
-  static_assert(kKeys * kInRow % kFlashThreads == 0);
+  static constexpr int kCount = kKeys<D> * kInRow / kFlashThreads;
+  static_assert(kKeys<D> * kInRow % kFlashThreads == 0);
   uint4 raw[kNarrow<T> ? kCount : 1][2];
   float scale[std::is_same_v<T, int8_t> ? kCount : 1][2];
 
@@ -125,14 +137,62 @@ __device__ __forceinline__ void LoadQueries(const DeviceAttentionArgs& a, int be
     }
 }
 
+// The same into shared memory, where a warp has the rows of its 16 queries.
+template <class F, int D>
+__device__ __forceinline__ void StoreQueries(const DeviceAttentionArgs& a, int begin, int count, int head,
+                                             const int (&row)[2], int lane, uint32_t rows) {
+  const int dim = a.kv.head_dim, t = lane % 4;
+#pragma unroll 4
+  for (int k = 0; k < D / 16; ++k)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int at = k * 16 + i / 2 * 8 + t * 2;
+      const int64_t from =
+          (static_cast<int64_t>(begin + min(row[i % 2], count - 1)) * a.heads + head) * dim + at;
+      uint32_t two = 0;
+      if (at < dim && a.narrow_q) {
+        two = __ldcg(static_cast<const uint32_t*>(a.narrow_q) + from / 2);
+      } else if (at < dim) {
+        const float2 v = __ldcg(reinterpret_cast<const float2*>(a.q + from));
+        two = PackFactors<F>(v.x, v.y);
+      }
+      asm volatile("st.shared.u32 [%0], %1;" ::"r"(rows + (lane / 4 + i % 2 * 8) * kPitch<D> + at * 2),
+                   "r"(two)
+                   : "memory");
+    }
+  __syncwarp();
+}
+
+// Scores of a tile's keys, with queries from shared memory: a few of their dimensions at a time.
+template <class F, int D>
+__device__ __forceinline__ void MultiplyKeysWide(uint32_t q_rows, uint32_t k_tile, int lane,
+                                                 float (&s)[kKeys<D> / 8][4]) {
+#pragma unroll
+  for (int n = 0; n < kKeys<D> / 8; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+#pragma unroll 1
+  for (int k = 0; k < D / 32; ++k) {  // two steps of 16 dimensions at once
+    uint32_t q[2][4];
+#pragma unroll
+    for (int step = 0; step < 2; ++step)
+      LoadMatrices<false>(q[step], q_rows + lane % 16 * kPitch<D> + (k * 32 + step * 16 + lane / 16 * 8) * 2);
+#pragma unroll
+    for (int n = 0; n < kKeys<D> / 8; ++n) {
+      uint32_t b[4];
+      LoadMatrices<false>(b, k_tile + (n * 8 + lane % 8) * kPitch<D> + (k * 32 + lane / 8 * 8) * 2);
+      Mma<F>(s[n], q[0][0], q[0][1], q[0][2], q[0][3], b[0], b[1]);
+      Mma<F>(s[n], q[1][0], q[1][1], q[1][2], q[1][3], b[2], b[3]);
+    }
+  }
+}
+
 // Scores of a tile's keys.
 template <class F, int D>
 __device__ __forceinline__ void MultiplyKeys(const uint32_t (&q)[D / 16][4], uint32_t k_tile, int lane,
-                                             float (&s)[kKeys / 8][4]) {
+                                             float (&s)[kKeys<D> / 8][4]) {
 #pragma unroll
-  for (int n = 0; n < kKeys / 8; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+  for (int n = 0; n < kKeys<D> / 8; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
 #pragma unroll
-  for (int n = 0; n < kKeys / 8; ++n)
+  for (int n = 0; n < kKeys<D> / 8; ++n)
 #pragma unroll
     for (int k = 0; k < D / 32; ++k) {  // two steps of 16 dimensions at once
       uint32_t b[4];
@@ -174,10 +234,14 @@ __global__ void __launch_bounds__(kFlashThreads)
     position[i] = __ldcg(a.batch.positions + begin + min(row[i], count - 1));
   }
   uint32_t q[D / 16][4];
-  LoadQueries<F, D>(a, begin, count, head, row, t, q);
+  const uint32_t q_rows = shared + 4 * kTileBytes<D> + warp * 16 * kPitch<D>;
+  if constexpr (kQueriesInShared<D>)
+    StoreQueries<F, D>(a, begin, count, head, row, lane, q_rows);
+  else
+    LoadQueries<F, D>(a, begin, count, head, row, t, q);
   const int last_key = __ldcg(a.batch.positions + begin + min(first_query + kTileQueries, count) - 1);
   const int low_position = __ldcg(a.batch.positions + begin + first_query);
-  const int first_key = a.window > 0 ? max(0, low_position - a.window + 1) / kKeys * kKeys : 0;
+  const int first_key = a.window > 0 ? max(0, low_position - a.window + 1) / kKeys<D> * kKeys<D> : 0;
   const int32_t* table =
       a.batch.block_table + static_cast<int64_t>(__ldcg(a.batch.sequence + begin)) * a.batch.max_blocks;
   const int row_bytes = a.kv.row_bytes();
@@ -191,13 +255,13 @@ __global__ void __launch_bounds__(kFlashThreads)
   float o[D / 8][4], top[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
 #pragma unroll
   for (int n = 0; n < D / 8; ++n) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0;
-  const float scale = a.scale * 1.4426950408889634f;
+  const float scale = a.scale * kLog2e, softcap = args.scores.softcap * kLog2e;
 
   load(first_key, 0);
-  for (int key0 = first_key, buffer = 0; key0 <= last_key; key0 += kKeys, buffer ^= 1) {
+  for (int key0 = first_key, buffer = 0; key0 <= last_key; key0 += kKeys<D>, buffer ^= 1) {
     coming.Store(shared + buffer * 2 * kTileBytes<D>);
-    if (key0 + kKeys <= last_key) {
-      load(key0 + kKeys, buffer ^ 1);
+    if (key0 + kKeys<D> <= last_key) {
+      load(key0 + kKeys<D>, buffer ^ 1);
       if constexpr (!kNarrow<T>) asm volatile("cp.async.wait_group 1;" ::: "memory");
     } else {
       if constexpr (!kNarrow<T>) asm volatile("cp.async.wait_group 0;" ::: "memory");
@@ -205,17 +269,21 @@ __global__ void __launch_bounds__(kFlashThreads)
     __syncthreads();
     const uint32_t k_tile = shared + buffer * 2 * kTileBytes<D>, v_tile = k_tile + kTileBytes<D>;
 
-    float s[kKeys / 8][4];
-    MultiplyKeys<F, D>(q, k_tile, lane, s);
+    float s[kKeys<D> / 8][4];
+    if constexpr (kQueriesInShared<D>)
+      MultiplyKeysWide<F, D>(q_rows, k_tile, lane, s);
+    else
+      MultiplyKeys<F, D>(q, k_tile, lane, s);
 
     float next[2] = {top[0], top[1]};
 #pragma unroll
-    for (int n = 0; n < kKeys / 8; ++n)
+    for (int n = 0; n < kKeys<D> / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int key = key0 + n * 8 + t * 2 + i % 2, at = position[i / 2];
         const bool seen = key <= at && (a.window == 0 || key > at - a.window);
-        s[n][i] = seen ? s[n][i] * scale : -INFINITY;
+        const float score = s[n][i] * scale;
+        s[n][i] = !seen ? -INFINITY : softcap != 0 ? SoftCap(score, softcap) : score;
         next[i / 2] = fmaxf(next[i / 2], s[n][i]);
       }
 #pragma unroll
@@ -232,14 +300,14 @@ __global__ void __launch_bounds__(kFlashThreads)
       }
     }
 #pragma unroll
-    for (int n = 0; n < kKeys / 8; ++n)
+    for (int n = 0; n < kKeys<D> / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         s[n][i] = top[i / 2] == -INFINITY ? 0 : exp2f(s[n][i] - top[i / 2]);
         total[i / 2] += s[n][i];
       }
 #pragma unroll
-    for (int k = 0; k < kKeys / 16; ++k) {
+    for (int k = 0; k < kKeys<D> / 16; ++k) {
       const uint32_t p[4] = {
           PackFactors<F>(s[2 * k][0], s[2 * k][1]), PackFactors<F>(s[2 * k][2], s[2 * k][3]),
           PackFactors<F>(s[2 * k + 1][0], s[2 * k + 1][1]), PackFactors<F>(s[2 * k + 1][2], s[2 * k + 1][3])};
@@ -258,7 +326,7 @@ __global__ void __launch_bounds__(kFlashThreads)
   for (int i = 0; i < 2; ++i) {
     total[i] += __shfl_xor_sync(0xffffffffu, total[i], 1);
     total[i] += __shfl_xor_sync(0xffffffffu, total[i], 2);
-    const float inverse = 1.0f / total[i];
+    const float inverse = 1.0f / (total[i] + SinkWeight(args.scores, head, top[i]));
     StoreResult<D>(a, begin + row[i], head, dim, t, row[i] < count,
                    [&](int n) { return make_float2(o[n][2 * i] * inverse, o[n][2 * i + 1] * inverse); });
   }
@@ -266,8 +334,8 @@ __global__ void __launch_bounds__(kFlashThreads)
 
 template <class T, int D>
 cudaError_t LaunchShape(const FlashAttentionArgs& args, dim3 grid, cudaStream_t stream) {
-  return LaunchLarge<FlashKernel<T, D>, kSharedBytes<D>>(grid, dim3(kFlashThreads), kSharedBytes<D>, stream,
-                                                         args);
+  return LaunchLarge<FlashKernel<T, D>, SharedBytes<D>(true)>(grid, dim3(kFlashThreads),
+                                                              SharedBytes<D>(HopperCode()), stream, args);
 }
 
 template <class T>

@@ -1,5 +1,5 @@
 // Flash attention of many tokens at once with wgmma, for keys and values in f16 and bf16 and heads of 64 and
-// 128.
+// 128, without a softcap.
 //
 // Grid: persistent, one block per multiprocessor, warp-specialized. A block draws one item after the other:
 // 128 queries of one head, 64 for each of two consumer warpgroups. A producer warpgroup loads tiles of 64 or
@@ -254,9 +254,10 @@ __device__ __forceinline__ bool JoinParts(const PartPlace& place, int parts, int
 // The consumer: one warpgroup's 64 queries of an item. One long function: its accumulators stay in registers
 // that running wgmmas own, and nvcc 13.0 is known to get the order of such parts wrong (see kTileKeys).
 template <class T, int D>
-__device__ __forceinline__ void Attend(const DeviceAttentionArgs& a, const Item& item, const Keys& keys,
-                                       const PartPlace& place, uint32_t shared, uint32_t barriers, int group,
-                                       int warp, int lane, Turn& ring) {
+__device__ __forceinline__ void Attend(const DeviceAttentionArgs& a, const AttentionScores& scores,
+                                       const Item& item, const Keys& keys, const PartPlace& place,
+                                       uint32_t shared, uint32_t barriers, int group, int warp, int lane,
+                                       Turn& ring) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr int kKeys = kTileKeys<D>;
   const int g = lane / 4, t = lane % 4;
@@ -381,7 +382,7 @@ __device__ __forceinline__ void Attend(const DeviceAttentionArgs& a, const Item&
     return;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const float inverse = 1.0f / total[i];
+    const float inverse = 1.0f / (total[i] + attention::SinkWeight(scores, item.head, top[i] * scale));
     attention::StoreResult<D>(a, item.begin + row[i], item.head, D, t, row[i] < item.count, [&](int n) {
       return make_float2(o[n * 4 + 2 * i] * inverse, o[n * 4 + 2 * i + 1] * inverse);
     });
@@ -450,8 +451,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     const PartPlace part_place = {
         a.partial + (static_cast<int64_t>(number - item.part) * kGroups + group) * kPartFloats<D>,
         a.tickets + 1 + whole, words + group * 4, 2 + group};
-    Attend<T, D>(a, item, FindKeys<D>(a, item, launch), part_place, shared, barriers, group, warp, lane,
-                 ring);
+    Attend<T, D>(a, args.scores, item, FindKeys<D>(a, item, launch), part_place, shared, barriers, group,
+                 warp, lane, ring);
   }
 #else
   __trap();
@@ -478,8 +479,8 @@ namespace attention {
 
 bool FlashWarpgroupRuns(const FlashAttentionArgs& args) {
   const DeviceKv& kv = args.base.kv;
-  return WgmmaRuns() && (kv.dtype == DType::kF16 || kv.dtype == DType::kBf16) &&
-         (kv.head_dim == 64 || kv.head_dim == 128) && args.longest > 64;
+  return WgmmaIsNative() && (kv.dtype == DType::kF16 || kv.dtype == DType::kBf16) &&
+         (kv.head_dim == 64 || kv.head_dim == 128) && args.longest > 64 && args.scores.softcap == 0;
 }
 
 cudaError_t LaunchFlashWarpgroup(const FlashAttentionArgs& args, cudaStream_t stream) {

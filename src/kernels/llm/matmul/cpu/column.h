@@ -11,6 +11,9 @@
 
 namespace celer {
 
+// The list of levels that numbers are the places in: of BlockMxfp4, of BlockIq4Nl.
+enum class Levels : uint8_t { kNone, kFp4, kIq4 };
+
 // Where a column stands in every row group, and how its bits become numbers: row r's value is in the word of
 // four bytes at values + r * step, or in the one after it. What is left of it after turning over the bits of
 // `flip`, shifting to the left and then to the right is the number.
@@ -19,8 +22,8 @@ struct PackedColumn {
   bool second_word = false;  // of a step of eight bytes
   uint32_t flip = 0;
   int8_t left = 0, right = 0;
-  bool is_signed = true;      // no format with a minimum is
-  bool levels = false;        // the number names a level of BlockMxfp4
+  bool is_signed = true;  // no format with a minimum is
+  Levels levels = Levels::kNone;
   bool six_in_parts = false;  // two bits each here and one and two steps of all rows further
   bool wide_scale = false;    // f32 instead of f16
   int8_t min_step = 1;        // bytes from one row's sub_min to the next

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "device/variant.h"
 #include "formats/decode.h"
+#include "formats/test_rows.h"
 #include "kernels/shared/test_util.h"
 
 namespace celer {
@@ -81,13 +83,12 @@ std::vector<Layout> Layouts() {
 // Every column of every integer format in every layout, against the rows as stored.
 TEST(Outliers, ColumnsOfPackedWeights) {
   constexpr int64_t kRows = 21, kCols = 512;
-  const auto values = RandomFloats(kRows * kCols, 3);
-  for (const DType dtype : BlockTypes()) {
+  for (const DType dtype : AllBlockTypes()) {
     const int64_t row_bytes = *BytesFor(dtype, kCols);
     std::vector<std::byte> data(kRows * row_bytes);
     std::vector<float> decoded(kRows * kCols);
     for (int64_t r = 0; r < kRows; ++r) {
-      EncodeRow(dtype, values.data() + r * kCols, kCols, data.data() + r * row_bytes);
+      std::ranges::copy(RandomWeightRow(dtype, kCols, static_cast<uint32_t>(r)), data.data() + r * row_bytes);
       DecodeRow(dtype, data.data() + r * row_bytes, kCols, decoded.data() + r * kCols);
     }
     const WeightView w{
@@ -96,6 +97,10 @@ TEST(Outliers, ColumnsOfPackedWeights) {
       if (!layout.runs) continue;
       const PackGeometry& g = layout.geometry;
       const PackedShape shape = PackedShapeOf(w, g);
+      if (shape.format == PackedFormat::kNone) {  // read as stored
+        EXPECT_EQ(FindCodec(dtype)->group, 16) << Name(dtype);
+        continue;
+      }
       std::vector<std::byte> packed(shape.bytes());
       PackGroups(w, g, shape, 0, shape.groups, packed.data());
       for (int64_t col = 0; col < kCols; ++col) {

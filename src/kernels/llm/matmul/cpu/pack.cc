@@ -8,8 +8,9 @@
 #include "base/check.h"
 #include "formats/codec.h"
 #include "formats/float16.h"
+#include "formats/fp4/mxfp4.h"
 #include "formats/int4.h"
-#include "formats/mxfp4.h"
+#include "formats/iq/iq4_xs.h"
 
 namespace celer {
 namespace {
@@ -33,6 +34,7 @@ constexpr FormatInfo kFormats[] = {
     {PackedFormat::kByte, Values::kByte, 2, false, 0, 0},
     {PackedFormat::kNibbleMin, Values::kNibble, 2, true, 0, 0},
     {PackedFormat::kLevels, Values::kNibble, 4, false, 0, 0},
+    {PackedFormat::kLevelsIq4, Values::kNibble, 4, false, 0, 0},
     {PackedFormat::kByteMin, Values::kByte, 2, true, 0, 0},
     {PackedFormat::kByteWide, Values::kByte, 4, false, 0, 0},
     {PackedFormat::kByteRow, Values::kByte, 4, false, 0, 0},
@@ -62,18 +64,49 @@ PackedFormat FormatOf(const WeightView& w) {
   if (w.dtype == DType::kF32) return PackedFormat::kF32;
   if (w.dtype == DType::kF16) return PackedFormat::kF16;
   if (w.dtype == DType::kBf16) return PackedFormat::kBf16;
-#if defined(__x86_64__)
+#if defined(__x86_64__)  // others have no kernels that look up levels, and take them as bytes
   if (w.dtype == DType::kMxfp4) return PackedFormat::kLevels;
-#else
-  if (w.dtype == DType::kMxfp4) return PackedFormat::kByteWide;  // exact: levels are integers
+  if (w.dtype == DType::kIq4Nl || w.dtype == DType::kIq4Xs) return PackedFormat::kLevelsIq4;
 #endif
-  const Codec* codec = FindBlockCodec(w.dtype);
+  const Codec* codec = FindCodec(w.dtype);
   if (!codec) return PackedFormat::kNone;
-  for (const FormatInfo& info : kFormats)
-    if (info.has_min == codec->has_min && info.subs == codec->subs && codec->bits <= BitsOf(info.values) &&
-        (info.subs == 0 || codec->reach <= info.reach))
-      return info.format;
-  return PackedFormat::kNone;
+  if (codec->unpack)
+    for (const FormatInfo& info : kFormats)
+      if (info.has_min == codec->has_min && info.subs == codec->subs && codec->bits <= BitsOf(info.values) &&
+          (info.subs == 0 || codec->reach <= info.reach))
+        return info.format;
+  return codec->unpack32 && codec->group >= kBlockCols ? PackedFormat::kByteWide : PackedFormat::kNone;
+}
+
+// Columns 32b to 32b + 31 of a row whose integers have a float scale: as bytes, or as the codes that name their levels.
+float UnpackWide(const WeightView& w, const std::byte* row, int64_t b, bool codes, int8_t* values) {
+  if (!codes) {
+    Scaled32 part;
+    FindCodec(w.dtype)->unpack32(row, b, &part);
+    std::memcpy(values, part.value, 32);
+    return part.scale[0];
+  }
+  const auto put = [&](const auto& code) {
+    for (int i = 0; i < 32; ++i) values[i] = static_cast<int8_t>(code(i));
+  };
+  if (w.dtype == DType::kMxfp4) {
+    const auto block = LoadBlock<BlockMxfp4>(row, b);
+    put([&](int i) { return block.Code(i); });
+    return block.Scale();
+  }
+  if (w.dtype == DType::kIq4Nl) {
+    const auto block = LoadBlock<BlockIq4Nl>(row, b);
+    put([&](int i) { return block.Code(i / 16, i % 16); });
+    return F16ToFloat(block.d);
+  }
+  const auto block = LoadBlock<BlockIq4Xs>(row, b / 8);
+  const int group = static_cast<int>(b % 8);
+  put([&](int i) { return block.Code(2 * group + i / 16, i % 16); });
+  return F16ToFloat(block.d) * static_cast<float>(block.Scale(group));
+}
+
+bool HoldsLevels(PackedFormat format) {
+  return format == PackedFormat::kLevels || format == PackedFormat::kLevelsIq4;
 }
 
 int64_t ValueBytes(Values values) {  // of 32 columns of one row
@@ -158,15 +191,11 @@ void PackBlocks(const WeightView& w, const PackGeometry& g, const PackedShape& s
             const Int4Group& shared = static_cast<const Int4Group*>(w.RowScales(row))[c / w.group];
             block.scale = shared.scale;
             block.min = shared.min;
-          } else if (codec) {
-            codec->unpack(w.Row(row), b, &block);
-          } else {
-            const auto stored = LoadBlock<BlockMxfp4>(w.Row(row), b);
-            const float scale = stored.Scale();
-            const bool codes = shape.format == PackedFormat::kLevels;
-            for (int j = 0; j < 32; ++j)
-              block.value[j] = static_cast<int8_t>(codes ? stored.Code(j) : stored.Value(j));
+          } else if (info.scale_bytes == 4) {
+            const float scale = UnpackWide(w, w.Row(row), b, HoldsLevels(shape.format), block.value);
             std::memcpy(out + 4 * r, &scale, 4);
+          } else {
+            codec->unpack(w.Row(row), b, &block);
           }
           if (info.scale_bytes == 2) std::memcpy(out + 2 * r, &block.scale, 2);
           if (info.has_min) std::memcpy(out + mins + 2 * r, &block.min, 2);
@@ -338,8 +367,10 @@ PackedColumn FindColumn(const PackedShape& shape, const PackGeometry& g, int64_t
   const int64_t k = col % kBlockCols, step = k / g.step, byte = k % g.step;
   const auto bits = static_cast<int8_t>(8 * (byte % 4));  // below the byte in its word
   int64_t plane = step;                                   // of `step` columns of all rows
-  out.levels = shape.format == PackedFormat::kLevels;
-  out.is_signed = !info.has_min && !out.levels;
+  out.levels = shape.format == PackedFormat::kLevels      ? Levels::kFp4
+               : shape.format == PackedFormat::kLevelsIq4 ? Levels::kIq4
+                                                          : Levels::kNone;
+  out.is_signed = !info.has_min && out.levels == Levels::kNone;
   switch (info.values) {
     case Values::kByte:
       out.left = static_cast<int8_t>(24 - bits);
@@ -384,7 +415,9 @@ void ReadColumnPlain(const PackedColumn& c, const PackGeometry& g, const uint8_t
     }
     float q = c.is_signed ? static_cast<float>(static_cast<int32_t>(bits) >> c.right)
                           : static_cast<float>(bits >> c.right);
-    if (c.levels) q = static_cast<float>(BlockMxfp4::Level(static_cast<int>(bits >> c.right)));
+    const auto code = static_cast<int>(bits >> c.right);
+    if (c.levels == Levels::kFp4) q = static_cast<float>(BlockMxfp4::Level(code));
+    if (c.levels == Levels::kIq4) q = static_cast<float>(BlockIq4Nl::Level(code));
     float scale;
     if (c.wide_scale)
       std::memcpy(&scale, group + c.scale + 4 * r, 4);

@@ -23,7 +23,7 @@
 namespace celer {
 
 // A version: packed weights on disk with another number are not used.
-constexpr int kPackedLayout = 5;
+constexpr int kPackedLayout = 6;
 
 enum class PackedFormat : uint8_t {
   kNone,
@@ -33,7 +33,8 @@ enum class PackedFormat : uint8_t {
   kByteRow,    // the same with one scale to a row
   kNibble,     // signed, or see Halves; f16 scale: Q4_0
   kNibbleMin,  // unsigned, f16 scale and min: Q4_1, celer's int4
-  kLevels,     // nibbles that name levels (formats/mxfp4.h), f32 scale: MXFP4
+  kLevels,     // nibbles that name levels (formats/fp4/mxfp4.h), f32 scale: MXFP4
+  kLevelsIq4,  // the same with those of formats/iq/iq4_nl.h: IQ4_NL, IQ4_XS
   kSuperQ2,    // unsigned nibbles, 16 subs with min
   kSuperQ3,    // signed nibbles, 16 subs
   kSuperQ4,    // unsigned nibbles, or see Halves; 8 subs with min
@@ -43,7 +44,7 @@ enum class PackedFormat : uint8_t {
   kF16,        // step 1
   kBf16,       // step PackGeometry::bf16_step
 };
-constexpr int kPackedFormats = 16;
+constexpr int kPackedFormats = 17;
 
 // How the halves of a byte hold kNibble's and kSuperQ4's values.
 enum class Halves : uint8_t {

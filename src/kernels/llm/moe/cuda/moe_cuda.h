@@ -5,6 +5,9 @@
 //
 // or, for the few tokens of a decode step, all of it in one kernel: LaunchMoeStep.
 //
+// A shared expert can be cut into experts of the others' size that follow them, which all tokens go to: then it takes
+// no kernels of its own.
+//
 // (token, rank) pairs are sorted by expert into slots; a job is a run of slots of one expert. A token's
 // result depends on its own values alone, not on the rest of the batch.
 #pragma once
@@ -26,6 +29,24 @@ struct ExpertJob {
 
 constexpr int kMaxExperts = 4096;  // of a layer
 constexpr int kMaxTopExperts = 64;
+
+// As RouterForm in moe.h.
+struct MoeForm {
+  bool sigmoid = false;
+  bool group_by_best_two = false;
+  bool normalize = true;
+  bool normalize_floor = false;
+  const float *bias = nullptr, *choice_bias = nullptr;  // [experts]
+  int groups = 1, groups_used = 1;                      // kMaxExpertGroups at most
+  float normalize_eps = 0;
+  float scale = 1;
+
+  // Whether experts are chosen by their logits, and weights are made of those of the chosen ones, or of all.
+  __host__ __device__ constexpr bool ByLogits() const {
+    return !sigmoid && choice_bias == nullptr && groups == 1 && !(normalize && normalize_eps > 0);
+  }
+};
+constexpr int kMaxExpertGroups = 32;
 
 // What LaunchMoeRoute leaves for the kernels behind it.
 struct MoePlan {
@@ -49,16 +70,20 @@ struct MoeRouterArgs {
   float eps = 1e-5f;
   const float* router = nullptr;  // [experts, hidden]
   int tokens = 0, experts = 0, hidden = 0;
-  float* logits = nullptr;  // [tokens, experts], written
+  bool deterministic = false;  // a token's logits have the same bits however many there are; slower for many
+  float* logits = nullptr;     // [tokens, experts], written
 };
 cudaError_t LaunchMoeRouter(const MoeRouterArgs& args, cudaStream_t stream);
 
 struct MoeRouteArgs {
   const float* logits = nullptr;  // [tokens, logits_stride] of the router
   int logits_stride = 0;          // 0: experts
-  int tokens = 0, experts = 0, top = 0;
-  bool normalize = true;  // as in moe.h
-  int job_tokens = 1;     // slots of a job at most
+  int tokens = 0, experts = 0;
+  int top = 0;               // experts of a token, with the shared ones
+  int shared = 0;            // how many of them are shared: those behind `experts`
+  bool shared_gate = false;  // their weight is the sigmoid of the logit behind the experts', else 1
+  MoeForm form;
+  int job_tokens = 1;  // slots of a job at most
   const float* x = nullptr;
   const float* norm = nullptr;
   float eps = 1e-5f;
@@ -75,7 +100,8 @@ cudaError_t LaunchMoeRoute(const MoeRouteArgs& args, cudaStream_t stream);
 // The experts' matrices lie at equal distances.
 struct ExpertMatrices {
   DeviceMatrix first, up;  // of expert 0; up: for gate and up, of the same format as `first`
-  int64_t data_stride = 0, scale_stride = 0;  // bytes
+  int64_t data_stride = 0, scale_stride = 0;              // bytes
+  const float *first_bias = nullptr, *up_bias = nullptr;  // [experts, rows]; may be none
 };
 
 struct MoeProductArgs {
@@ -84,6 +110,7 @@ struct MoeProductArgs {
   const float* x = nullptr;
   float* out = nullptr;  // [slots, rows of the matrix]
   DeviceActivation activation = DeviceActivation::kSilu;
+  float swiglu_limit = 0;
   int top = 0;         // experts of a token
   int job_tokens = 1;  // as in MoeRouteArgs
   MoePlan plan;
@@ -104,6 +131,7 @@ struct MoeGroupedArgs {
   void* out = nullptr;  // gate and up: bf16, else f32 [slots, out_stride]; nothing is written beyond the rows
   int64_t out_stride = 0;
   DeviceActivation activation = DeviceActivation::kSilu;
+  float swiglu_limit = 0;
   int job_tokens = kGroupedTokens;  // of a job at most
   MoePlan plan;
   int tokens = 0;  // if not 0: there is no plan, one expert has this many tokens, which are their own slots
@@ -123,7 +151,7 @@ struct MoeCombineArgs {
 cudaError_t LaunchMoeCombine(const MoeCombineArgs& args, cudaStream_t stream);
 
 // Everything above for up to kMaxMatvecTokens tokens.
-constexpr int kMaxStepTop = 8, kMaxStepExperts = 1024;
+constexpr int kMaxStepTop = 16, kMaxStepExperts = 1024;
 constexpr int kMaxStepPairs = kMaxMatvecTokens * kMaxStepTop;
 
 struct MoeStepArgs {
@@ -131,10 +159,12 @@ struct MoeStepArgs {
   float eps = 1e-5f;
   const float* router = nullptr;  // [routed, hidden]
   int tokens = 0, hidden = 0;
-  int experts = 0, routed = 0, top = 0;  // routed: the experts, and one more row if a shared one has a gate
-  bool normalize = true;
+  int experts = 0, routed = 0;      // routed: the experts, and one more row if a shared one has a gate
+  int top = 0, shared_experts = 0;  // as top and shared of MoeRouteArgs
+  MoeForm form;
   DeviceActivation activation = DeviceActivation::kSilu;
-  const float* shared = nullptr;               // [tokens, hidden] of the shared expert, or null
+  float swiglu_limit = 0;
+  const float* shared = nullptr;               // [tokens, hidden] of a shared expert apart, or null
   float* x = nullptr;                          // [tokens, hidden], added to
   float *logits = nullptr, *normed = nullptr;  // written: [tokens, routed], [tokens, hidden]
   float *mid = nullptr, *out = nullptr;        // written: [pairs, intermediate], [pairs, hidden]

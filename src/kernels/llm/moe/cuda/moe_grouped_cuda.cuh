@@ -4,7 +4,7 @@
 //
 // Grid: persistent, one block per multiprocessor, warp-specialized. An item is up to 64 slots of one expert
 // times 256 rows of its matrix (128 of gate and of up). A stage of the ring buffer is 64 or 128 columns of
-// that: one thread copies the weights by TMA, in the order of device_matrix.h; one warp gathers the rows of
+// that: one thread copies the weights by TMA, in generic code one warp by 16 bytes, in the order of device_matrix.h; one warp gathers the rows of
 // activations; eight warps multiply, 32 rows each, and only as many eights of slots as there are. The ring
 // runs on from one item to the next, and that of the product behind gate and up fills before those have
 // ended. Items with the same weights follow each other, so that one of them reads the memory and the others
@@ -36,8 +36,7 @@ constexpr int kGroupedStages = 8;  // at most
 
 template <Format F>
 struct GroupedStage {
-  static constexpr bool kFour = F == Format::kInt4 || F == Format::kInt4F32;
-  static constexpr int kCols = kFour ? 128 : 64;
+  static constexpr int kCols = BitsOf(F) == 4 ? 128 : 64;
   static constexpr int kSubs = kCols / 32;
   static constexpr int kEightBytes = kCols * BitsOf(F);  // of weights
   static constexpr int kWeightBytes = kItemEights * kEightBytes;
@@ -104,6 +103,7 @@ class GroupedItems {
   GroupedItem next_ = {};
 };
 
+#if CELER_HOPPER
 // TMA: a box of the map's size of matrix z, from column x and row y on. What lies outside the matrix is zero.
 __device__ __forceinline__ void BoxCopyOf(uint32_t to, const CUtensorMap* map, int x, int y, int z,
                                           uint32_t bar, uint64_t policy) {
@@ -113,14 +113,16 @@ __device__ __forceinline__ void BoxCopyOf(uint32_t to, const CUtensorMap* map, i
       "l"(map), "r"(x), "r"(y), "r"(z), "r"(bar), "l"(policy)
       : "memory");
 }
+#endif
 
-// By one thread.
+// By one thread, without TMA by its warp.
 template <Format F, bool GateUp>
-__device__ __forceinline__ void FillGrouped(const GroupedParams& p, uint32_t shared) {
+__device__ __forceinline__ void FillGrouped(const GroupedParams& p, uint32_t shared,
+                                            [[maybe_unused]] int lane) {
   using S = GroupedStage<F>;
   const uint64_t once = matvec::StreamOncePolicy(), keep = wgmma::KeepPolicy();
   const int steps = p.a.w.first.padded / S::kCols;
-  const uint32_t bytes = S::kWeightBytes + kItemEights * p.scale_bytes;
+  [[maybe_unused]] const uint32_t bytes = S::kWeightBytes + kItemEights * p.scale_bytes;
   RingPlace ring = {0, 1};
   GroupedItems items(p);
   GroupedItem item;
@@ -132,6 +134,7 @@ __device__ __forceinline__ void FillGrouped(const GroupedParams& p, uint32_t sha
       const uint32_t full = shared + p.barrier_offset + ring.stage * 16,
                      base = shared + ring.stage * p.stage_bytes;
       matvec::BarrierWait(full + 8, ring.parity);
+#if CELER_HOPPER
       matvec::BarrierExpect(full, bytes);
 #pragma unroll
       for (int box = 0; box < 2; ++box) {
@@ -144,6 +147,21 @@ __device__ __forceinline__ void FillGrouped(const GroupedParams& p, uint32_t sha
                       full, policy);
         }
       }
+#else
+#pragma unroll
+      for (int box = 0; box < 2; ++box) {
+        const DeviceMatrix& m = GateUp && box == 1 ? p.a.w.up : p.a.w.first;
+        wgmma::CopyWeights<kBoxEights>(base + box * kBoxEights * S::kEightBytes, m,
+                                       m.data + item.expert * p.a.w.data_stride, step * S::kEightBytes,
+                                       eight[box], S::kEightBytes, policy, lane);
+        if (HasScales(F) && p.scale_bytes > 0)
+          wgmma::CopyScales<kBoxEights>(base + p.scale_offset + box * kBoxEights * p.scale_bytes, m,
+                                        m.scales + item.expert * p.a.w.scale_stride, ScaleBytesOf(F),
+                                        (step * S::kCols >> p.group_shift) * 8 * ScaleBytesOf(F), eight[box],
+                                        p.scale_bytes, policy, lane);
+      }
+      matvec::ArriveAfterCopies(full);
+#endif
       ring.Advance(p.stages);
     }
   }
@@ -220,6 +238,8 @@ __device__ __forceinline__ void EightToBf16(const GroupedParams& p, const uint4&
 #pragma unroll
       for (int i = 0; i < 4; ++i) out[i] = fp8::PairOf(matvec::Word(words, sub * 2 + i / 2), i % 2);
     }
+  } else if constexpr (F == Format::kMxfp4) {
+    fp4::ToPairs(matvec::Word(words, sub), fp4::PairScale(fp4::LoadExponent(at)), out);
   } else {
     const uint32_t word = matvec::Word(words, sub);
     const float2 scale = matvec::LoadScale<F>(at);
@@ -246,20 +266,30 @@ __device__ __forceinline__ void StoreItem(const MoeGroupedArgs& a, const float (
   const DeviceMatrix& m = a.w.first;
   const int g = lane / 4, t = lane % 4;
 #pragma unroll
-  for (int i = 0; i < 2; ++i)
+  for (int i = 0; i < 2; ++i) {
+    float add[2] = {0, 0};
+    if (a.w.first_bias) {
+      const float* const first = a.w.first_bias + static_cast<int64_t>(item.expert) * m.rows;
+      const float* const second = GateUp ? a.w.up_bias + static_cast<int64_t>(item.expert) * m.rows : first;
+      const int row =
+          (GateUp ? item.tile * kBoxEights + warp * 2 + i : item.tile * kItemEights + warp * 4 + i * 2) * 8 +
+          g;
+      if (row < m.rows) add[0] = __ldg(first + row);
+      if (row + (GateUp ? 0 : 8) < m.rows) add[1] = __ldg(second + row + (GateUp ? 0 : 8));
+    }
 #pragma unroll
     for (int n = 0; n < N; ++n)
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const int slot = n * 8 + t * 2 + j;
         if (slot >= item.count) continue;
-        const float low = acc[i][n][j], high = acc[i][n][2 + j];
+        const float low = acc[i][n][j] + add[0], high = acc[i][n][2 + j] + add[1];
         const int64_t to = static_cast<int64_t>(item.first + slot) * a.out_stride;
         if constexpr (GateUp) {
           const int row = (item.tile * kBoxEights + warp * 2 + i) * 8 + g;
           if (row < m.rows)
             static_cast<__nv_bfloat16*>(a.out)[to + row] =
-                __float2bfloat16(matvec::Activate(a.activation, low) * high);
+                __float2bfloat16(matvec::ActivateMul(a.activation, a.swiglu_limit, low, high));
         } else {
           const int row = (item.tile * kItemEights + warp * 4 + i * 2) * 8 + g;
           float* out = static_cast<float*>(a.out) + to;
@@ -267,6 +297,7 @@ __device__ __forceinline__ void StoreItem(const MoeGroupedArgs& a, const float (
           if (row + 8 < m.rows) out[row + 8] = high;
         }
       }
+  }
 }
 
 // By one warp: its 32 rows of an item, with 8 N slots.
@@ -348,10 +379,10 @@ __global__ void __launch_bounds__(kGroupedThreads, 1) GroupedKernel(const __grid
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
     for (int i = 0; i < p.stages; ++i) {
-      matvec::BarrierInit(shared + p.barrier_offset + i * 16, 1 + 32);
+      matvec::BarrierInit(shared + p.barrier_offset + i * 16, matvec::kCopyArrivals + 32);
       matvec::BarrierInit(shared + p.barrier_offset + i * 16 + 8, kGroupedWarps);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    matvec::FenceBarrierInit();
   }
   __syncthreads();
   // The jobs come from the kernel in front (gate and up), or from one in front of that, which has ended when
@@ -359,7 +390,7 @@ __global__ void __launch_bounds__(kGroupedThreads, 1) GroupedKernel(const __grid
   if (GateUp && p.a.tokens == 0) WaitForPrevious();
   LetNextStart();
   if (warp == kFiller) {
-    if (lane == 0) FillGrouped<F, GateUp>(p, shared);
+    if (!kHopper || lane == 0) FillGrouped<F, GateUp>(p, shared, lane);
     return;
   }
   WaitForPrevious();
@@ -415,6 +446,7 @@ int ArrangeGrouped(GroupedParams* p) {
                             .box_height = kBoxEights},
                            out);
     };
+    if (!HopperCode()) continue;  // TMA alone needs maps
     if (!map(of.data, 8, m.row_bytes * 8, a.w.data_stride, S::kEightBytes, &p->weights[box])) return 0;
     if (p->scale_bytes > 0 && !map(of.scales, 4, int64_t{m.groups_per_row()} * 8 * ScaleBytesOf(F),
                                    a.w.scale_stride, p->scale_bytes, &p->scales[box]))
@@ -426,7 +458,7 @@ int ArrangeGrouped(GroupedParams* p) {
   p->scale_offset = S::kWeightBytes;
   p->x_offset = (p->scale_offset + kItemEights * p->scale_bytes + 127) / 128 * 128;
   p->stage_bytes = p->x_offset + rows * S::kXStride;
-  p->stages = std::min(kGroupedStages, (kMaxSharedBytes - kBarrierBytes) / p->stage_bytes);
+  p->stages = std::min(kGroupedStages, (SharedLimit() - kBarrierBytes) / p->stage_bytes);
   p->barrier_offset = p->stages * p->stage_bytes;
   return p->barrier_offset + kBarrierBytes;
 }
@@ -444,9 +476,13 @@ cudaError_t LaunchGrouped(const MoeGroupedArgs& args, cudaStream_t stream) {
   p.a = args;
   const int bytes = ArrangeGrouped<F>(&p);
   if (bytes == 0) return cudaErrorInvalidValue;
-  if constexpr (HasScales(F))
-    if (wgmma::HasFineScales(args.w.first)) return LaunchGroupedAs<F, true>(p, bytes, stream);
-  return LaunchGroupedAs<F, false>(p, bytes, stream);
+  if constexpr (F == Format::kMxfp4) {
+    return LaunchGroupedAs<F, true>(p, bytes, stream);
+  } else {
+    if constexpr (HasScales(F))
+      if (wgmma::HasFineScales(args.w.first)) return LaunchGroupedAs<F, true>(p, bytes, stream);
+    return LaunchGroupedAs<F, false>(p, bytes, stream);
+  }
 }
 // LaunchGrouped(), or an error without HasGrouped(); compiled in one file per format: moe_format_cuda.cu.in.
 template <Format F>

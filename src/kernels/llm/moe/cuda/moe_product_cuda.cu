@@ -35,6 +35,8 @@ void Describe(const ExpertMatrices& w, bool gate_up, int top, ProductParams* e) 
   const DeviceMatrix& m = w.first;
   e->p.a.a = m;
   e->p.a.b = gate_up ? w.up : m;
+  e->p.a.a_bias = w.first_bias;
+  e->p.a.b_bias = w.up_bias;
   e->p.a.epilogue = gate_up ? Epilogue::kGateUp : Epilogue::kStore;
   e->p.a.x_stride = m.cols;
   e->p.a.out_stride = m.rows;
@@ -65,6 +67,7 @@ cudaError_t LaunchMoeProduct(const MoeProductArgs& args, cudaStream_t stream) {
   ProductParams e = {};
   Describe(args.w, args.gate_up, args.top, &e);
   e.p.a.activation = args.activation;
+  e.p.a.swiglu_limit = args.swiglu_limit;
   e.p.a.x = args.x;
   e.p.a.tokens = args.job_tokens;
   e.p.a.out = args.out;

@@ -67,6 +67,9 @@ __device__ __forceinline__ void MoveTo(const ProductParams& e, const ExpertJob& 
   to->a.b.data = e.p.a.b.data + data;
   to->a.b.scales = e.p.a.b.scales + scales;
   to->a.b.rows = e.p.a.b.rows - row;
+  const int64_t bias = static_cast<int64_t>(job.expert) * e.p.a.a.rows + row;
+  if (e.p.a.a_bias) to->a.a_bias = e.p.a.a_bias + bias;
+  if (e.p.a.b_bias) to->a.b_bias = e.p.a.b_bias + bias;
   to->each = min(e.unit * units, e.tiles - tile);
   to->rounds = e.unit;
   to->a.tokens = job.count;

@@ -115,11 +115,11 @@ __device__ int SumInFront(int mine) {
 }
 
 // By one block, once all tokens have their experts: a counting sort into slots and jobs. `count` and `begin`
-// are [experts] in shared memory. The order of an expert's slots does not matter to anything that is computed
+// are [experts + shared] in shared memory. The order of an expert's slots does not matter to anything that is computed
 // with them.
 __device__ void MakeJobs(const MoeRouteArgs& a, int* count, int* begin) {
-  const int pairs = a.tokens * a.top, thread = threadIdx.x;
-  for (int e = thread; e < a.experts; e += kRouteThreads) count[e] = 0;
+  const int pairs = a.tokens * a.top, experts = a.experts + a.shared, thread = threadIdx.x;
+  for (int e = thread; e < experts; e += kRouteThreads) count[e] = 0;
   __syncthreads();
   // Of the first pairs of a thread: the expert, and which of its slots; the others are read again.
   constexpr int kKept = 4;
@@ -134,8 +134,8 @@ __device__ void MakeJobs(const MoeRouteArgs& a, int* count, int* begin) {
     a.plan.slot[p] = atomicAdd(count + __ldcg(a.plan.expert + p), 1);
   __syncthreads();
   // Runs of experts per thread, then what the threads in front have.
-  const int each = (a.experts + kRouteThreads - 1) / kRouteThreads;
-  const int first = min(thread * each, a.experts), last = min(first + each, a.experts);
+  const int each = (experts + kRouteThreads - 1) / kRouteThreads;
+  const int first = min(thread * each, experts), last = min(first + each, experts);
   int slots = 0, jobs = 0;
   for (int e = first; e < last; ++e) {
     slots += count[e];
@@ -175,7 +175,7 @@ __device__ __forceinline__ void StoreNormed(const MoeRouteArgs& a, int token, in
 // Grid: tokens. The block that is last makes the jobs.
 template <bool kFours>
 __global__ void __launch_bounds__(kRouteThreads) RouteKernel(const __grid_constant__ MoeRouteArgs a) {
-  extern __shared__ float memory[];  // [2, experts]
+  extern __shared__ float memory[];  // [2, experts + shared]
   __shared__ float sums[kRouteWarps];
   __shared__ bool last;
   const int token = blockIdx.x, thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
@@ -189,9 +189,10 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(const __grid_consta
   for (int i = 0; i < kKept; ++i)
     if (const int column = thread * 4 + i * kApart; column < a.hidden)
       kept[i] = LoadFour<kFours>(x, column, a.hidden);
+  const int64_t first_logit =
+      static_cast<int64_t>(token) * (a.logits_stride > 0 ? a.logits_stride : a.experts);
   for (int e = thread; e < a.experts; e += kRouteThreads)
-    memory[e] = __ldcg(a.logits +
-                       static_cast<int64_t>(token) * (a.logits_stride > 0 ? a.logits_stride : a.experts) + e);
+    memory[e] = __ldcg(a.logits + first_logit + e) + (a.form.bias ? __ldg(a.form.bias + e) : 0.0f);
   float squares = 0;
 #pragma unroll
   for (int i = 0; i < kKept; ++i)
@@ -219,8 +220,11 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(const __grid_consta
   for (int column = (a.hidden + 3) / 4 * 4 + thread * 4; column < a.bf16_width; column += kApart)
     StoreNormed<kFours>(a, token, column, make_float4(0, 0, 0, 0));
   if (warp == 0) {
-    ChooseExperts(memory, a.experts, a.top, a.normalize, lane, a.plan.expert + token * a.top,
-                  a.plan.weight + token * a.top);
+    const int chosen = a.top - a.shared, pair = token * a.top;
+    ChooseExperts<true>(a.form, memory, memory + a.experts, a.experts, chosen, lane, a.plan.expert + pair,
+                        a.plan.weight + pair);
+    AddShared(a.experts, a.shared, a.shared_gate ? a.logits + first_logit + a.experts : nullptr, lane,
+              a.plan.expert + pair + chosen, a.plan.weight + pair + chosen);
   }
   __threadfence();
   __syncthreads();
@@ -229,7 +233,7 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(const __grid_consta
   if (!last) return;
   __threadfence();
   if (thread == 0) a.plan.counts[1] = 0;
-  MakeJobs(a, reinterpret_cast<int*>(memory), reinterpret_cast<int*>(memory) + a.experts);
+  MakeJobs(a, reinterpret_cast<int*>(memory), reinterpret_cast<int*>(memory) + a.experts + a.shared);
 }
 
 // Grid: (parts of a row, tokens).
@@ -284,8 +288,8 @@ MoePlan MoePlan::In(std::byte* memory, int64_t tokens, int64_t top) {
 
 cudaError_t LaunchMoeRouter(const MoeRouterArgs& args, cudaStream_t stream) {
   constexpr int kRoom = 200 << 10;
-  const int64_t row_bytes = int64_t{args.hidden} * 4;
-  if (args.tokens < 1 || args.experts < 1 || row_bytes > kRoom) return cudaErrorInvalidValue;
+  const int64_t row_bytes = int64_t{args.hidden} * 4, room = std::min(kRoom, SharedLimit() - 2048);
+  if (args.tokens < 1 || args.experts < 1 || row_bytes > room) return cudaErrorInvalidValue;
   const auto launch = [&]<int kTokens>() {
     const unsigned groups = static_cast<unsigned>((args.tokens + kTokens - 1) / kTokens);
     const unsigned runs = static_cast<unsigned>((args.experts + kRouteWarps - 1) / kRouteWarps);
@@ -298,20 +302,23 @@ cudaError_t LaunchMoeRouter(const MoeRouterArgs& args, cudaStream_t stream) {
                : LaunchLarge<RouterKernel<kTokens, false>, kRoom>(grid, block, bytes, stream, args);
   };
   // A token's logits do not depend on the others, as long as there are eight at most.
-  if (args.tokens <= kMaxMatvecTokens || 2 * row_bytes > kRoom) return launch.operator()<1>();
-  if (8 * row_bytes <= kRoom) return launch.operator()<8>();
-  if (4 * row_bytes <= kRoom) return launch.operator()<4>();
+  if (args.tokens <= kMaxMatvecTokens || args.deterministic || 2 * row_bytes > room)
+    return launch.operator()<1>();
+  if (8 * row_bytes <= room) return launch.operator()<8>();
+  if (4 * row_bytes <= room) return launch.operator()<4>();
   return launch.operator()<2>();
 }
 
 cudaError_t LaunchMoeRoute(const MoeRouteArgs& args, cudaStream_t stream) {
-  if (args.tokens < 1 || args.experts < 1 || args.experts > kMaxExperts || args.top < 1 ||
-      args.top > std::min(args.experts, kMaxTopExperts) || args.job_tokens < 1 ||
+  const int chosen = args.top - args.shared;
+  if (args.tokens < 1 || args.experts < 1 || args.shared < 0 || args.experts + args.shared > kMaxExperts ||
+      chosen < 1 || chosen > std::min(args.experts, kMaxTopExperts) || args.job_tokens < 1 ||
+      args.form.groups < 1 || args.form.groups > kMaxExpertGroups ||
       (args.normed_bf16 && (args.bf16_width % 4 != 0 || args.bf16_width < args.hidden)))
     return cudaErrorInvalidValue;
   return Launch(args.hidden % 4 == 0 ? RouteKernel<true> : RouteKernel<false>,
                 dim3(static_cast<unsigned>(args.tokens)), dim3(kRouteThreads),
-                static_cast<size_t>(args.experts) * 8, stream, args);
+                static_cast<size_t>(args.experts + args.shared) * 8, stream, args);
 }
 
 cudaError_t LaunchMoeCombine(const MoeCombineArgs& args, cudaStream_t stream) {

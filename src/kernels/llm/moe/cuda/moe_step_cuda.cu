@@ -6,6 +6,9 @@ namespace moe {
 
 namespace {
 
+// Measured: 6 MB of a layer make Qwen3.5-35B-A3B's steps 0.7 % faster, 24 MB DeepSeek-V2-Lite's experts 2 % slower.
+constexpr int64_t kMostPrefetch = 8 << 20;
+
 // Bytes of shared memory for jobs of this many tokens, or 0 if there is no room: both products have one ring,
 // and the one with more columns says where everything lies.
 int ArrangeStep(const DeviceMatrix& gate_up, const DeviceMatrix& down, int job_tokens, StepParams* f) {
@@ -53,8 +56,10 @@ bool MoeStepRuns(const ExpertMatrices& gate_up, const ExpertMatrices& down, int 
 cudaError_t LaunchMoeStep(const MoeStepArgs& args, const ExpertMatrices& gate_up, const ExpertMatrices& down,
                           cudaStream_t stream) {
   using namespace moe;
-  if (args.tokens < 1 || args.tokens > kMaxMatvecTokens || args.top < 1 || args.top > args.experts ||
-      args.experts > args.routed || !MoeStepRuns(gate_up, down, args.experts, args.top, args.hidden))
+  if (args.tokens < 1 || args.tokens > kMaxMatvecTokens || args.shared_experts < 0 ||
+      args.top - args.shared_experts < 1 || args.top - args.shared_experts > args.experts ||
+      args.experts > args.routed || args.form.groups > kMaxExpertGroups ||
+      !MoeStepRuns(gate_up, down, args.experts, args.top, args.hidden))
     return cudaErrorInvalidValue;
   StepParams f = {};
   f.a = args;
@@ -62,7 +67,11 @@ cudaError_t LaunchMoeStep(const MoeStepArgs& args, const ExpertMatrices& gate_up
   while ((bytes = ArrangeStep(gate_up.first, down.first, job_tokens, &f)) == 0) --job_tokens;
   Describe(gate_up, true, args.top, &f.part[0]);
   Describe(down, false, args.top, &f.part[1]);
+  const int64_t shared[] = {args.shared_experts * gate_up.data_stride,
+                            args.shared_experts * down.data_stride};
+  if (shared[0] + shared[1] <= kMostPrefetch) f.prefetch[0] = shared[0], f.prefetch[1] = shared[1];
   f.part[0].p.a.activation = args.activation;
+  f.part[0].p.a.swiglu_limit = args.swiglu_limit;
   f.part[0].p.a.x = args.normed;
   f.part[0].p.a.out = args.mid;
   f.part[1].p.a.x = args.mid;

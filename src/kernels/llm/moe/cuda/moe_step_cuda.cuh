@@ -15,6 +15,7 @@ namespace celer::cuda::moe {
 struct StepParams {
   ProductParams part[2];  // gate and up, down; with one ring
   MoeStepArgs a;
+  int64_t prefetch[2];  // bytes of the shared experts' matrices that come to L2 before the others are known
   int job_tokens;
   int plan_offset;  // StepPlan in shared memory, behind the two products' slots
 };
@@ -117,6 +118,17 @@ __device__ __forceinline__ void RouterPart(const MoeStepArgs& a, StepPlan& plan,
       make_float4(x.x * scale * n.x, x.y * scale * n.y, x.z * scale * n.z, x.w * scale * n.w);
 }
 
+// By one warp: this block's share of them.
+__device__ __forceinline__ void PrefetchShared(const StepParams& f, int part, int lane) {
+  constexpr int64_t kPiece = 4096;
+  const ProductParams& e = f.part[part];
+  const std::byte* const from = e.p.a.a.data + f.a.experts * e.data_stride;
+  const int64_t all = f.prefetch[part], blocks = gridDim.x, each = (all / 16 + blocks - 1) / blocks * 16;
+  const int64_t begin = each * blockIdx.x, end = min(begin + each, all);
+  for (int64_t at = begin + lane * kPiece; at < end; at += 32 * kPiece)
+    matvec::PrefetchBulk(from + at, static_cast<uint32_t>(min(kPiece, end - at)));
+}
+
 // By the warps that multiply, once all tokens have their experts: a counting sort of pairs by expert into
 // slots, and jobs of up to job_tokens slots of one expert. `rows` are this block's own.
 __device__ __forceinline__ void MakeStepJobs(const MoeStepArgs& a, int job_tokens, StepPlan& plan,
@@ -181,7 +193,8 @@ __device__ __forceinline__ void Combine(const MoeStepArgs& a, const StepPlan& pl
   *reinterpret_cast<float4*>(a.x + quad.at) = sum;
 }
 
-template <Format F, int NT, int S>
+// kScores: of a form that is not MoeForm::ByLogits(), apart because the others would need more registers beside it.
+template <Format F, int NT, int S, bool kScores>
 __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_constant__ StepParams f) {
   using namespace matvec;
   extern __shared__ __align__(128) char memory[];
@@ -196,6 +209,10 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
     if (static_cast<int>(blockIdx.x) < a.routed)
       PrefetchLine(a.router + static_cast<int64_t>(blockIdx.x) * a.hidden + thread * 32);
   }
+  if (thread < (a.experts + 31) / 32) {
+    if (a.form.bias) PrefetchLine(a.form.bias + thread * 32);
+    if (a.form.choice_bias) PrefetchLine(a.form.choice_bias + thread * 32);
+  }
   InitBarriers(f.part[0].p.stages, shared + f.part[0].p.barrier_offset);
   LetNextStart();
   if (warp < 2 * kSlots) CopyParams(slots + warp, f.part[warp / kSlots].p, lane);
@@ -208,14 +225,21 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
     RouterPart(a, plan, warp, lane);
     ConsumerBarrier();
     if (thread == 0) Arrive(a.arrived);
+    // Behind the router's own loads, and by warps that choose nothing.
+    if (f.prefetch[0] > 0 && warp / 2 == kMaxMatvecTokens / 2) PrefetchShared(f, warp % 2, lane);
     if (warp < a.tokens) {
       if (lane == 0) AwaitAll(a.arrived, plan.target);
       __syncwarp();
       float* const logits = reinterpret_cast<float*>(memory) + warp * a.experts;
-      for (int e = lane; e < a.experts; e += 32) logits[e] = __ldcg(a.logits + warp * a.routed + e);
+      for (int e = lane; e < a.experts; e += 32)
+        logits[e] = __ldcg(a.logits + warp * a.routed + e) + (a.form.bias ? __ldg(a.form.bias + e) : 0.0f);
       __syncwarp();
-      ChooseExperts(logits, a.experts, a.top, a.normalize, lane, plan.expert + warp * a.top,
-                    plan.weight + warp * a.top);
+      const int chosen = a.top - a.shared_experts, pair = warp * a.top;
+      ChooseExperts<kScores>(a.form, logits, logits + kMaxMatvecTokens * a.experts, a.experts, chosen, lane,
+                             plan.expert + pair, plan.weight + pair);
+      AddShared(a.experts, a.shared_experts,
+                a.routed > a.experts ? a.logits + warp * a.routed + a.experts : nullptr, lane,
+                plan.expert + pair + chosen, plan.weight + pair + chosen);
       __syncwarp();
     }
     MakeStepJobs(a, f.job_tokens, plan, rows, warp, lane);
@@ -229,7 +253,9 @@ __global__ void __launch_bounds__(matvec::kThreads, 1) StepKernel(const __grid_c
   };
   int parity = 0, done = 0;
   if (warp == kProducer) {
+#if CELER_HOPPER
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // copies go where logits were
+#endif
     Filling filling;
 #pragma unroll 1
     for (int part = 0; part < 2; ++part)
@@ -271,8 +297,12 @@ template <Format F>
 cudaError_t LaunchStep(const StepParams& f, int shared_bytes, cudaStream_t stream) {
   return matvec::WithShift(GroupShifts<F>(), f.part[0].p.group_shift, [&]<int S>() {
     const dim3 grid(static_cast<unsigned>(Multiprocessors())), block(matvec::kThreads);
-    return f.job_tokens <= 4 ? LaunchLarge<StepKernel<F, 1, S>>(grid, block, shared_bytes, stream, f)
-                             : LaunchLarge<StepKernel<F, 2, S>>(grid, block, shared_bytes, stream, f);
+    const auto launch = [&]<bool kScores>() {
+      return f.job_tokens <= 4
+                 ? LaunchLarge<StepKernel<F, 1, S, kScores>>(grid, block, shared_bytes, stream, f)
+                 : LaunchLarge<StepKernel<F, 2, S, kScores>>(grid, block, shared_bytes, stream, f);
+    };
+    return f.a.form.ByLogits() ? launch.template operator()<false>() : launch.template operator()<true>();
   });
 }
 // LaunchStep(), or an error without HasStep(); compiled in one file per format: moe_format_cuda.cu.in.

@@ -33,7 +33,13 @@ __m256 Values(const PackedColumn& c, const uint8_t* p) {
     w = _mm256_sll_epi32(_mm256_xor_si256(w, _mm256_set1_epi32(static_cast<int>(c.flip))), left);
   }
   w = c.is_signed ? _mm256_sra_epi32(w, right) : _mm256_srl_epi32(w, right);
-  if (!c.levels) return _mm256_cvtepi32_ps(w);
+  if (c.levels == Levels::kNone) return _mm256_cvtepi32_ps(w);
+  if (c.levels == Levels::kIq4) {
+    const __m256 lower = _mm256_setr_ps(-127, -104, -83, -65, -49, -35, -22, -10),
+                 upper = _mm256_setr_ps(1, 13, 25, 38, 53, 69, 89, 113);
+    return _mm256_blendv_ps(_mm256_permutevar8x32_ps(lower, w), _mm256_permutevar8x32_ps(upper, w),
+                            _mm256_castsi256_ps(_mm256_slli_epi32(w, 28)));
+  }
   // Magnitudes by the lower three bits, and bit 3 is the sign.
   const __m256 magnitude = _mm256_permutevar8x32_ps(_mm256_setr_ps(0, 1, 2, 3, 4, 6, 8, 12), w);
   return _mm256_xor_ps(magnitude, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_srli_epi32(w, 3), 31)));

@@ -18,13 +18,19 @@ constexpr int kManyCols = 512 * kParts;  // unpacked at a time: 16 kB
 constexpr int kManyBlocks = kManyCols / kBlockCols;
 constexpr int kVecBytes = sizeof(VecI);
 
+// Whether steps are signed bytes, as for AVX2 those are that need all eight bits.
+template <class Values>
+constexpr bool kSigned = requires(const uint8_t* p) {
+  Values::template Load<0>(p).v;
+};
+
 using PanelValues = uint8_t[kManyBlocks][8 * kVecBytes];  // of one vector of rows
 
 template <class Values>
 CELER_X86_INLINE void UnpackBlock(const uint8_t* p, uint8_t* to) {
   For<8>(CELER_EACH(s) {
-    if constexpr (__is_same(Values, Bytes) && Bytes::kExcess == 0)
-      StoreI(to + s * kVecBytes, LoadI(p + s * kStepBytes));
+    if constexpr (kSigned<Values>)
+      StoreI(to + s * kVecBytes, Values::template Load<decltype(s)::value>(p).v);
     else
       StoreI(to + s * kVecBytes, Values::template Load<decltype(s)::value>(p));
   });
@@ -57,7 +63,7 @@ CELER_X86_INLINE void DotPanel(const PanelValues* panel, int64_t block, const in
         For<kT>(CELER_EACH(t) {
           const VecI four = SetFour(x + 64 * t + 4 * kStep);
           VecI more;
-          if constexpr (__is_same(Values, Bytes))
+          if constexpr (kSigned<Values>)
             more = Pairs(SignedStep{w}, four);
           else
             more = Pairs(w, four);

@@ -26,6 +26,7 @@ TileIsa Common() {
   isa[PackedFormat::kNibble] = {x86::TileNibble##suffix, XKind::kBlocks};       \
   isa[PackedFormat::kNibbleMin] = {x86::TileNibbleMin##suffix, XKind::kBlocks}; \
   isa[PackedFormat::kLevels] = {x86::TileLevels##suffix, XKind::kBlocks};       \
+  isa[PackedFormat::kLevelsIq4] = {x86::TileLevelsIq4##suffix, XKind::kBlocks}; \
   isa[PackedFormat::kSuperQ2] = {x86::TileSuperQ2##suffix, XKind::kSupers};     \
   isa[PackedFormat::kSuperQ3] = {x86::TileSuperQ3##suffix, XKind::kSupers};     \
   isa[PackedFormat::kSuperQ4] = {x86::TileSuperQ4##suffix, XKind::kSupers};     \

@@ -25,12 +25,17 @@ struct UnsignedBytes {  // 0..31
     return LoadI(p + kS * kStepBytes);
   }
 };
+// The nibbles of a step, as bytes.
+template <int kS>
+CELER_X86_INLINE VecI NibbleStep(const uint8_t* p) {
+  const VecI two = LoadI(p + kS / 2 * kStepBytes);
+  return And(kS % 2 == 0 ? two : ShiftRight16<4>(two), SetByte(15));
+}
 struct UnsignedNibbles {
   static constexpr int kBytes = 16 * kRows, kExcess = 0, kRun = 8;
   template <int kS>
   static CELER_X86_INLINE VecI Load(const uint8_t* p) {
-    const VecI two = LoadI(p + kS / 2 * kStepBytes);
-    return And(kS % 2 == 0 ? two : ShiftRight16<4>(two), SetByte(15));
+    return NibbleStep<kS>(p);
   }
 };
 struct Nibbles {
@@ -42,14 +47,13 @@ struct Nibbles {
   }
 };
 // Codes of fp4 E2M1 as the levels that BlockMxfp4 has.
-struct Levels {
+struct LevelsFp4 {
   static constexpr int kBytes = 16 * kRows, kExcess = 16, kRun = 4;
   template <int kS>
   static CELER_X86_INLINE VecI Load(const uint8_t* p) {
-    const VecI two = LoadI(p + kS / 2 * kStepBytes);
-    const VecI codes = And(kS % 2 == 0 ? two : ShiftRight16<4>(two), SetByte(15));
     // 0 1 2 3 4 6 8 12 0 -1 -2 -3 -4 -6 -8 -12
-    return LookUp(_mm_setr_epi8(16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4), codes);
+    return LookUp(_mm_setr_epi8(16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4),
+                  NibbleStep<kS>(p));
   }
 };
 struct Sixes {
@@ -77,6 +81,15 @@ struct Bytes {
   template <int kS>
   static CELER_X86_INLINE VecI Load(const uint8_t* p) {
     return Xor(LoadI(p + kS * kStepBytes), SetByte(0x80));
+  }
+};
+struct LevelsIq4 {  // codes of IQ4_NL and IQ4_XS
+  static constexpr int kBytes = 16 * kRows, kExcess = 128, kRun = 0;
+  template <int kS>
+  static CELER_X86_INLINE VecI Load(const uint8_t* p) {
+    // -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113
+    return LookUp(_mm_setr_epi8(1, 24, 45, 63, 79, 93, 106, 118, -127, -115, -103, -90, -75, -59, -39, -15),
+                  NibbleStep<kS>(p));
   }
 };
 
@@ -118,6 +131,14 @@ struct Bytes {
   template <int kS>
   static CELER_X86_INLINE SignedStep Load(const uint8_t* p) {
     return {LoadI(p + kS * kStepBytes)};
+  }
+};
+struct LevelsIq4 {  // codes of IQ4_NL and IQ4_XS
+  static constexpr int kBytes = 16 * kRows, kExcess = 0, kRun = 1;
+  template <int kS>
+  static CELER_X86_INLINE SignedStep Load(const uint8_t* p) {
+    return {LookUp(_mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
+                   NibbleStep<kS>(p))};
   }
 };
 
@@ -174,7 +195,8 @@ using ByteMin = BlockFormat<Bytes, 2, true>;
 using ByteWide = BlockFormat<Bytes, 4, false>;
 using Nibble = BlockFormat<Nibbles, 2, false>;
 using NibbleMin = BlockFormat<UnsignedNibbles, 2, true>;
-using NibbleLevels = BlockFormat<Levels, 4, false>;
+using NibbleLevels = BlockFormat<LevelsFp4, 4, false>;
+using NibbleLevelsIq4 = BlockFormat<LevelsIq4, 4, false>;
 
 // kLargest: the largest magnitude of a value times its sub-block's scale.
 template <class V, int kSubCount, bool kMin, int kLargestProduct>
@@ -475,6 +497,9 @@ inline void VectorTile(const TileJob& job) {
   }                                                \
   void TileLevels##suffix(const TileJob& job) {    \
     tile<NibbleLevels, BlockActivations>(job);     \
+  }                                                \
+  void TileLevelsIq4##suffix(const TileJob& job) { \
+    tile<NibbleLevelsIq4, BlockActivations>(job);  \
   }                                                \
   void TileSuperQ2##suffix(const TileJob& job) {   \
     tile<SuperQ2, SuperActivations>(job);          \

@@ -23,9 +23,9 @@ template <class Values>
 CELER_X86_INLINE void Unpack(const uint8_t* p, uint8_t* out) {
   For<8>(CELER_EACH(s) {
     const VecI v = Values::template Load<decltype(s)::value>(p);
-    StoreI(out + s * kStepBytes, Values::kExcess == 0     ? v
-                                 : Values::kExcess == 128 ? LoadI(p + s * kStepBytes)
-                                                          : SubBytes(v, SetByte(Values::kExcess)));
+    StoreI(out + s * kStepBytes, Values::kExcess == 0       ? v
+                                 : __is_same(Values, Bytes) ? LoadI(p + s * kStepBytes)
+                                                            : SubBytes(v, SetByte(Values::kExcess)));
   });
 }
 

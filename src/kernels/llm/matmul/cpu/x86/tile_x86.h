@@ -13,6 +13,7 @@ namespace celer::x86 {
   void TileNibble##suffix(const TileJob&);    \
   void TileNibbleMin##suffix(const TileJob&); \
   void TileLevels##suffix(const TileJob&);    \
+  void TileLevelsIq4##suffix(const TileJob&); \
   void TileSuperQ2##suffix(const TileJob&);   \
   void TileSuperQ3##suffix(const TileJob&);   \
   void TileSuperQ4##suffix(const TileJob&);   \

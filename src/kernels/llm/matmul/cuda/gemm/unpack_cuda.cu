@@ -60,6 +60,15 @@ __global__ void UnpackKernel(const __grid_constant__ DeviceMatrix m, uint4* out)
       }
       to[col / 8] = Pack8(f);
     }
+  } else if constexpr (F == Format::kMxfp4) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int col = static_cast<int>(block) * 128 + j * 32 + t * 8;
+      const auto exponent = static_cast<uint32_t>(m.scales[ScaleIndex(m, row, col / m.group)]);
+      uint32_t pairs[4];
+      fp4::ToPairs(words[j], fp4::PairScale(exponent), pairs);
+      to[col / 8] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+    }
   } else {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {

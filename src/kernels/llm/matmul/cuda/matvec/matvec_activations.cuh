@@ -74,11 +74,10 @@ __device__ __forceinline__ void StoreActivation(const XPlace<S>& p, int token, i
     *reinterpret_cast<uint2*>(to) = make_uint2(h0, h1);
     *reinterpret_cast<uint2*>(to + p.plane_bytes) = make_uint2(l0, l1);
   } else {
-    constexpr bool kFour = F != Format::kInt8;
     const float step = most * (1.0f / 16256.0f), inverse = most > 1e-30f ? __fdividef(16256.0f, most) : 0.0f;
-    const Bytes bytes = ToBytes<kFour>(v, inverse);
+    const Bytes bytes = ToBytes<HasEvenOdd(F)>(v, inverse);
     char* to = p.x + token * p.padded + group * 128 + lane / 16 * 64 + lane % 8 / 2 * 16 + lane % 16 / 8 * 8;
-    if constexpr (!kFour) {
+    if constexpr (!HasEvenOdd(F)) {
       to += lane % 2 * 4;
       *reinterpret_cast<uint32_t*>(to) = bytes.high;
       *reinterpret_cast<uint32_t*>(to + p.plane_bytes) = bytes.low;
@@ -88,6 +87,8 @@ __device__ __forceinline__ void StoreActivation(const XPlace<S>& p, int token, i
       *reinterpret_cast<uint16_t*>(to + 4) = static_cast<uint16_t>(bytes.high >> 16);
       *reinterpret_cast<uint16_t*>(to + p.plane_bytes) = static_cast<uint16_t>(bytes.low);
       *reinterpret_cast<uint16_t*>(to + p.plane_bytes + 4) = static_cast<uint16_t>(bytes.low >> 16);
+    }
+    if constexpr (HasSums(F)) {
       // The group's minimum counts once per unit of x.
       const int shift = p.group_shift(), lanes = 1 << (shift - 2);
       const float sum = step * static_cast<float>(SumOfLanes(bytes.sum, lanes));

@@ -15,6 +15,10 @@ namespace {
 constexpr int kSharedLimit = 216 * 1024;
 constexpr int kFewestStages = 2;
 
+int RingLimit() {
+  return std::min(kSharedLimit, SharedLimit());
+}
+
 constexpr int RoundUp(int n, int to) {
   return (n + to - 1) / to * to;
 }
@@ -25,14 +29,14 @@ int Layout(const DeviceMatrix& m, int tokens, int least, Params* p) {
   const bool integer = IsInteger(m.format);  // activations
   const int tiles_of_four = tokens <= 4 ? 1 : 2;
   // All warps' columns of a stage, 16 rows of each.
-  const int warp_cols = kSpans * 64 * 8 / BitsOf(m.format);
+  const int spans = SpansOf(HopperCode()), warp_cols = spans * 64 * 8 / BitsOf(m.format);
   const int scale_bytes = m.group > 0
                               ? std::max(kWarps * warp_cols / m.group, 1) * 16 * ScaleBytesOf(m.format)
                               : 2 * kBatch * 8 * ScaleBytesOf(m.format);
-  p->stage_bytes = kStageBytes + RoundUp(scale_bytes, 128);
+  p->stage_bytes = StageBytesOf(HopperCode()) + RoundUp(scale_bytes, 128);
   p->group_shift = m.group == 16 ? 4 : m.group == 32 ? 5 : m.group == 64 ? 6 : 7;
   p->plane_bytes = tokens * m.padded * (integer ? 1 : 2) + kPlanePad;
-  p->in_flight = integer ? kInFlight : kInFlight + 1;
+  p->in_flight = (integer ? kInFlight : kInFlight + 1) * (SpansOf(true) / spans);
   int at = 0;
   const auto take = [&](int bytes) {
     const int offset = at;
@@ -41,7 +45,7 @@ int Layout(const DeviceMatrix& m, int tokens, int least, Params* p) {
   };
   p->x_offset = take(std::max(2 * p->plane_bytes, least));
   p->xs_offset = take(integer ? tokens * m.padded / 128 * 8 : 0);
-  p->xsum_offset = take(integer && m.format != Format::kInt8 ? tokens * m.padded / m.group * 4 : 0);
+  p->xsum_offset = take(HasSums(m.format) ? tokens * m.padded / m.group * 4 : 0);
   p->red_offset = take(2 * kWarps * tiles_of_four * 32 * static_cast<int>(sizeof(float2)));
   p->sum_offset = take(kMaxMatvecTokens * kWarps * 4);
   p->norm_offset = take(kMaxMatvecTokens * 4);
@@ -51,7 +55,7 @@ int Layout(const DeviceMatrix& m, int tokens, int least, Params* p) {
 }
 
 int AddRing(int beside, Params* p) {
-  p->stages = std::min(kMaxStages, (kSharedLimit - beside) / p->stage_bytes);
+  p->stages = std::min(kMaxStages, (RingLimit() - beside) / p->stage_bytes);
   if (p->stages < kFewestStages) return 0;
   p->in_flight = std::min(p->in_flight, p->stages);
   const int ring = p->stages * p->stage_bytes;
@@ -79,9 +83,10 @@ bool MatvecFits(Format format, int padded_cols, int tokens) {
   m.padded = padded_cols;
   m.row_bytes = static_cast<int64_t>(padded_cols) * BitsOf(format) / 8;
   // The smallest there is.
-  m.group = format == Format::kInt4 || format == Format::kFp8 ? 32 : HasScales(format) ? 16 : 0;
+  const bool wide = format == Format::kInt4 || format == Format::kFp8 || format == Format::kMxfp4;
+  m.group = wide ? 32 : HasScales(format) ? 16 : 0;
   matvec::Params p = {};
-  return matvec::Layout(m, tokens, 0, &p) + matvec::kFewestStages * p.stage_bytes <= matvec::kSharedLimit;
+  return matvec::Layout(m, tokens, 0, &p) + matvec::kFewestStages * p.stage_bytes <= matvec::RingLimit();
 }
 
 cudaError_t LaunchMatvec(const MatvecArgs& args, cudaStream_t stream) {

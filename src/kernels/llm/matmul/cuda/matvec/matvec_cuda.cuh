@@ -50,7 +50,7 @@ __device__ __forceinline__ void MultiplyTiles(const P& p, char* memory, uint32_t
       int until = chunks;  // chunks whose activations are there
       if (feed.more()) {
         feed.Next(loaded);
-        if (feed.more()) until = feed.ready() * BitsOf(F) / 8 >> (share.log2_split + 7);
+        if (feed.more()) until = feed.ready() * BitsOf(F) / 8 >> (share.log2_split + kChunkShift);
       }
       for (; chunk < until; ++chunk) {
         const uint32_t full = barriers + ring.stage * 16, base = shared + ring.stage * stage_bytes;
@@ -140,6 +140,8 @@ constexpr auto GroupShifts() {
     return std::integer_sequence<int, 4, 5>();
   else if constexpr (F == Format::kFp8)
     return std::integer_sequence<int, 0>();
+  else if constexpr (F == Format::kMxfp4)
+    return std::integer_sequence<int, 5>();
   else
     return std::integer_sequence<int, 7>();
 }

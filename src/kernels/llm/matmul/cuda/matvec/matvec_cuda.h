@@ -19,10 +19,10 @@ constexpr int kMaxMatvecTokens = 8;
 
 enum class Epilogue : uint8_t {
   kStore,   // out[token, row] = value (+ bias) (+ residual)
-  kGateUp,  // out[token, row] = act(gate) * up
+  kGateUp,  // out[token, row] = act(gate (+ bias)) * up (+ bias)
   kQkv,     // rope on q and k; q to out, k and v into the KV
 };
-enum class DeviceActivation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu };  // as in gate_up.h
+enum class DeviceActivation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu, kRelu2 };  // as Activation
 
 struct MatvecArgs {
   DeviceMatrix a, b, c;      // kStore: a; kGateUp: gate, up; kQkv: q, k, v. All of one format and group.
@@ -41,6 +41,7 @@ struct MatvecArgs {
   const float* b_bias = nullptr;
   const float* c_bias = nullptr;
   DeviceActivation activation = DeviceActivation::kSilu;
+  float swiglu_limit = 0;  // kGateUp: as in kernels/shared/activation; 0: none
   // kQkv
   float *k_out = nullptr, *v_out = nullptr;  // [tokens, out_stride], where k and v go besides the KV, or null
   DeviceBatch batch;

@@ -21,9 +21,17 @@ __device__ __forceinline__ float Activate(DeviceActivation kind, float v) {
     case DeviceActivation::kGeluTanh:
       return 0.5f * v * (1.0f + tanhf(0.7978845608f * (v + 0.044715f * v * v * v)));
     case DeviceActivation::kRelu:
-      return fmaxf(v, 0.0f);
+      return MaxOrNan(v, 0.0f);
+    case DeviceActivation::kRelu2:
+      return v * fmaxf(v, 0.0f);
   }
   return v;
+}
+// act(gate) * up, or with a limit a clamped SwiGLU.
+__device__ __forceinline__ float ActivateMul(DeviceActivation kind, float limit, float gate, float up) {
+  if (limit <= 0) return Activate(kind, gate) * up;
+  const float g = MinOrNan(gate, limit), u = MinOrNan(MaxOrNan(up, -limit), limit);
+  return __fdividef(g, 1.0f + __expf(-1.702f * g)) * (u + 1.0f);
 }
 
 // What the finisher knows of a token before the first product is done.
@@ -63,8 +71,12 @@ __device__ __forceinline__ Target Aim(const Params& p, const Tile& tile, int tok
   if (to) to += token * a.out_stride;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    if (r >= tile.half[i].valid || (a.epilogue == Epilogue::kGateUp && i == 1)) continue;
+    if (r >= tile.half[i].valid) continue;
     const int row = tile.half[i].row + r;
+    if (a.epilogue == Epilogue::kGateUp && i == 1) {
+      if (a.b_bias) out.add[1] = __ldg(a.b_bias + row);
+      continue;
+    }
     if (to) out.out[i] = to + row;
     if (p.plain) out.plain[i] = p.plain + token * p.plain_stride + row;
     if (cache) {
@@ -154,16 +166,13 @@ __device__ __forceinline__ void FinishTiles(const P& p, char* memory, int lane, 
         total.x += part.x;
         total.y += part.y;
       }
-      float v[2] = {total.x * norm, total.y * norm};
+      float v[2] = {total.x * norm + target.add[0], total.y * norm + target.add[1]};
       if (epilogue == Epilogue::kGateUp) {
-        v[0] = Activate(activation, v[0]) * v[1];
-      } else {
-        v[0] += target.add[0], v[1] += target.add[1];
-        if (tile.rotate) {
-          const float x = v[0], y = v[1];
-          v[0] = x * target.cosine - y * target.sine;
-          v[1] = y * target.cosine + x * target.sine;
-        }
+        v[0] = ActivateMul(activation, p.a.swiglu_limit, v[0], v[1]);
+      } else if (tile.rotate) {
+        const float x = v[0], y = v[1];
+        v[0] = x * target.cosine - y * target.sine;
+        v[1] = y * target.cosine + x * target.sine;
       }
 #pragma unroll
       for (int i = 0; i < 2; ++i)

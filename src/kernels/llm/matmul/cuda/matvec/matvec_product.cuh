@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 
 #include "kernels/llm/matmul/cuda/matvec/matvec_tiles.cuh"
+#include "kernels/shared/cuda/fp4.cuh"
 #include "kernels/shared/cuda/fp8.cuh"
 
 namespace celer::cuda::matvec {
@@ -46,7 +47,7 @@ struct Places {
 
 // Whether a step and the sum of its columns lie together.
 template <Format F, int S>
-constexpr bool kPairs = IsInteger(F) && F != Format::kInt8&& S == 7;
+constexpr bool kPairs = HasSums(F) && S == 7;
 
 template <Format F, int NT, int S>
 __device__ __forceinline__ Places<NT> Find(const Params& p, uint32_t shared, int lane) {
@@ -86,7 +87,7 @@ __device__ __forceinline__ float2 LoadScale(uint32_t from) {
 }
 
 // A lane's part of one warp's 64 bytes of each of the 16 rows of a tile: `wa` of the first eight rows, `wb`
-// of the others. The four functions below multiply them with the activations at `col`, the first of their
+// of the others. The five functions below multiply them with the activations at `col`, the first of their
 // columns.
 
 // Weights of floats, as one, two or three bf16.
@@ -174,6 +175,36 @@ __device__ __forceinline__ void MultiplyFp8(Accumulator<Format::kFp8, NT>& acc, 
           fmaf((acc.c[0][n][2] + acc.c[1][n][2]) + (acc.c[0][n][3] + acc.c[1][n][3]), sb, acc.sum[n][1]);
 #pragma unroll
       for (int i = 0; i < 4; ++i) acc.c[0][n][i] = acc.c[1][n][i] = 0;
+    }
+  }
+}
+
+// fp4 in groups of 32, as integers: twice the values, less an offset that counts once per unit of x. `scales` and
+// `scale_half` as above.
+template <int NT>
+__device__ __forceinline__ void MultiplyMxfp4(Accumulator<Format::kMxfp4, NT>& acc, const Places<NT>& at,
+                                              const uint4& wa, const uint4& wb, uint32_t scales,
+                                              int scale_half, int col) {
+  uint4 x[NT][2];
+  float step[NT];
+#pragma unroll
+  for (int n = 0; n < NT; ++n) {
+    x[n][0] = Load16If(at.x[n], col), x[n][1] = Load16If(at.x[n], col + 64);
+    step[n] = 0.5f * LoadFloat(at.step[n] + (col >> 7 << 2));
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {  // 32 columns
+    const fp4::Bytes a = fp4::BytesOf(Word(wa, j)), b = fp4::BytesOf(Word(wb, j));
+    const float sa = fp4::ScaleOf(fp4::LoadExponent(scales + j * 8)),
+                sb = fp4::ScaleOf(fp4::LoadExponent(scales + j * 8 + scale_half));
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+      int c[4] = {0, 0, 0, 0};
+      MmaUint8(c, a.low, b.low, a.high, b.high, Word(x[n][j / 2], j % 2 * 2),
+               Word(x[n][j / 2], j % 2 * 2 + 1));
+      const float offset = -0.5f * fp4::kOffset * LoadFloat(at.sum[n] + (col >> 5 << 2) + j * 4);
+      acc.sum[n][0] = fmaf(fmaf(static_cast<float>((c[0] << 7) + c[1]), step[n], offset), sa, acc.sum[n][0]);
+      acc.sum[n][1] = fmaf(fmaf(static_cast<float>((c[2] << 7) + c[3]), step[n], offset), sb, acc.sum[n][1]);
     }
   }
 }
@@ -276,6 +307,8 @@ __device__ __forceinline__ void Multiply(Accumulator<F, NT>& acc, const Places<N
   const uint4 wa = Load16(weights), wb = Load16(weights + half_bytes);
   if constexpr (F == Format::kFp8)
     MultiplyFp8<NT>(acc, at, wa, wb, scales, scale_half, group_shift, col);
+  else if constexpr (F == Format::kMxfp4)
+    MultiplyMxfp4<NT>(acc, at, wa, wb, scales, scale_half, col);
   else if constexpr (!IsInteger(F))
     MultiplyFloats<F, NT>(acc, at, wa, wb, col);
   else if constexpr (kPairs<F, S>)

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "kernels/shared/cuda/target.cuh"
+
 namespace celer::cuda::matvec {
 
 __device__ __forceinline__ uint32_t SharedAddress(const void* p) {
@@ -13,9 +15,17 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* p) {
 __device__ __forceinline__ void BarrierInit(uint32_t bar, int count) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(bar), "r"(count));
 }
+// What was initialized is seen by copies, too; in front of the block's barrier.
+__device__ __forceinline__ void FenceBarrierInit() {
+#if CELER_HOPPER
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+#if CELER_HOPPER
 __device__ __forceinline__ void BarrierExpect(uint32_t bar, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
+#endif
 __device__ __forceinline__ void BarrierArrive(uint32_t bar) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(bar) : "memory");
 }
@@ -23,7 +33,11 @@ __device__ __forceinline__ void BarrierWait(uint32_t bar, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred ready;\n"
       "again:\n"
+#if CELER_HOPPER
       "mbarrier.try_wait.parity.shared.b64 ready, [%0], %1;\n"
+#else
+      "mbarrier.test_wait.parity.shared.b64 ready, [%0], %1;\n"
+#endif
       "@ready bra done;\n"
       "bra again;\n"
       "done:\n}" ::"r"(bar),
@@ -47,6 +61,7 @@ __device__ __forceinline__ uint64_t StreamOncePolicy() {
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
+#if CELER_HOPPER
 __device__ __forceinline__ void BulkCopy(uint32_t to, const void* from, uint32_t bytes, uint32_t bar,
                                          uint64_t policy) {
   asm volatile(
@@ -62,6 +77,7 @@ __device__ __forceinline__ void BulkCopyKeep(uint32_t to, const void* from, uint
       "l"(from), "r"(bytes), "r"(bar)
       : "memory");
 }
+#endif
 __device__ __forceinline__ uint4 Load16(uint32_t from) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -79,11 +95,48 @@ __device__ __forceinline__ void PrefetchLine(const void* at) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
 __device__ __forceinline__ void PrefetchBulk(const void* at, uint32_t bytes) {
+#if CELER_HOPPER
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "r"(bytes));
+#else
+  for (uint32_t line = 0; line < bytes; line += 128) PrefetchLine(static_cast<const char*>(at) + line);
+#endif
 }
 // 16 bytes into shared memory, past the registers.
 __device__ __forceinline__ void CopyAsync16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+// With a policy of L2.
+__device__ __forceinline__ void CopyAsync16(uint32_t to, const void* from, uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "l"(policy)
+               : "memory");
+}
+// Arrives when all copies that this lane began before are complete.
+__device__ __forceinline__ void ArriveAfterCopies(uint32_t bar) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(bar) : "memory");
+}
+// How often the barrier of a stage is arrived at by a warp that fills it: bulk copies count their bytes, of other
+// copies each lane says when its own are complete.
+constexpr int kCopyArrivals = kHopper ? 1 : 32;
+// By a warp, without bulk copies: `bytes`, a multiple of 16.
+__device__ __forceinline__ void CopyRun(uint32_t to, const void* from, int bytes, uint64_t policy, int lane) {
+#pragma unroll 4
+  for (int at = lane * 16; at < bytes; at += 512)
+    CopyAsync16(to + at, static_cast<const char*>(from) + at, policy);
+}
+__device__ __forceinline__ void CopyRunKeep(uint32_t to, const void* from, int bytes, int lane) {
+#pragma unroll 4
+  for (int at = lane * 16; at < bytes; at += 512) CopyAsync16(to + at, static_cast<const char*>(from) + at);
+}
+// So, for each lane that has a `from`: `bytes` from there to its own `to`.
+__device__ __forceinline__ void CopyRuns(uint32_t to, const void* from, int bytes, uint64_t policy,
+                                         int lane) {
+  for (uint32_t left = __ballot_sync(0xffffffffu, from != nullptr); left != 0; left &= left - 1) {
+    const int of = __ffs(static_cast<int>(left)) - 1;
+    const uint32_t its_to = __shfl_sync(0xffffffffu, to, of);
+    const auto its_from = __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(from), of);
+    CopyRun(its_to, reinterpret_cast<const void*>(its_from), bytes, policy, lane);
+  }
 }
 __device__ __forceinline__ void EndCopies() {
   asm volatile("cp.async.commit_group;" ::: "memory");

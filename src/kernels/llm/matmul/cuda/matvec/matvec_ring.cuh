@@ -26,7 +26,7 @@ struct Filling {
   int under_way = 0;
 };
 
-// By one warp: lane 2i + h copies half h of tile i.
+// By one warp: lane 2i + h copies half h of tile i, without bulk copies all lanes do.
 template <Format F, class P>
 __device__ __forceinline__ void Produce(const P& p, uint32_t shared, int lane, Filling& filling) {
   const uint64_t policy = StreamOncePolicy();
@@ -51,7 +51,7 @@ __device__ __forceinline__ void Produce(const P& p, uint32_t shared, int lane, F
           scales = m.scales + static_cast<int64_t>(h.row / 8) * groups * (8 * ScaleBytesOf(F));
       }
     }
-    const int halves = __popc(__ballot_sync(0xffffffffu, data != nullptr));
+    [[maybe_unused]] const int halves = __popc(__ballot_sync(0xffffffffu, data != nullptr));
     const int chunk_bytes = share.chunk_bytes(), chunks = share.chunks(row_bytes);
     const int chunk_groups = grouped ? chunk_bytes * 8 / BitsOf(F) >> p.group_shift : 1;
     const uint32_t to = lane * (share.tile_bytes() / 2);
@@ -69,6 +69,7 @@ __device__ __forceinline__ void Produce(const P& p, uint32_t shared, int lane, F
         ++filling.under_way;
       }
       BarrierWait(full + 8, ring.parity);
+#if CELER_HOPPER
       if (lane == 0) BarrierExpect(full, static_cast<uint32_t>((bytes + scale_bytes) * halves));
       __syncwarp();
       if (data) {
@@ -78,6 +79,14 @@ __device__ __forceinline__ void Produce(const P& p, uint32_t shared, int lane, F
                    scales + static_cast<int64_t>(chunk) * chunk_groups * 8 * ScaleBytesOf(F), scale_bytes,
                    full, policy);
       }
+#else
+      const int64_t data_at = static_cast<int64_t>(chunk) * chunk_bytes * 8,
+                    scales_at = static_cast<int64_t>(chunk) * chunk_groups * 8 * ScaleBytesOf(F);
+      CopyRuns(base + to, data ? data + data_at : nullptr, bytes, policy, lane);
+      if (scale_bytes > 0)
+        CopyRuns(base + scales_to, data ? scales + scales_at : nullptr, scale_bytes, policy, lane);
+      ArriveAfterCopies(full);
+#endif
       ring.Advance(stages);
     }
   }
@@ -89,10 +98,10 @@ __device__ __forceinline__ void InitBarriers(int stages, uint32_t barriers) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) BarrierInit(barriers + kMaxStages * 16 + i * 8, 1);
     for (int i = 0; i < stages; ++i) {
-      BarrierInit(barriers + i * 16, 1);
+      BarrierInit(barriers + i * 16, kCopyArrivals);
       BarrierInit(barriers + i * 16 + 8, kWarps);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    FenceBarrierInit();
   }
   __syncthreads();
 }

@@ -11,12 +11,21 @@ constexpr int kBatch = 4;   // tiles at once
 constexpr int kConsumers = kWarps * 32;
 constexpr int kProducer = kWarps, kFinisher = kWarps + 1;
 constexpr int kThreads = kConsumers + 64;
-constexpr int kSpans = 2;                            // of 64 bytes that a warp takes of each row in a stage
-constexpr int kStageBytes = kWarps * kSpans * 1024;  // of weights
+// Of 64 bytes that a warp takes of each row in a stage. Generic stages are half as large: a ring and the activations
+// of wide matrices share as little as 99 KB.
+constexpr int SpansOf(bool hopper) {
+  return hopper ? 2 : 1;
+}
+constexpr int StageBytesOf(bool hopper) {  // of weights
+  return kWarps * SpansOf(hopper) * 1024;
+}
+constexpr int kSpans = SpansOf(kHopper), kStageBytes = StageBytesOf(kHopper);
+constexpr int kChunkShift = kHopper ? 7 : 6;  // kSpans * 64
+static_assert(kSpans * 64 == 1 << kChunkShift);
 constexpr int kPlanePad = 64;  // the two parts of an activation fall into different halves of the banks
 constexpr int kMaxStages = 8;
-// Stages that are on their way at once. For integer weights two were 2 to 3 % faster than three, and those
-// than six; why is not proven. Floats take one more.
+// Stages of Hopper's size that are on their way at once. For integer weights two were 2 to 3 % faster than three, and
+// those than six; why is not proven. Floats take one more.
 constexpr int kInFlight = 2;
 
 struct alignas(16) Params {
@@ -36,7 +45,15 @@ struct alignas(16) Params {
 
 // Whether activations become integers for it, too. Of the other formats they are two bf16.
 constexpr bool IsInteger(Format f) {
-  return f == Format::kInt8 || f == Format::kInt4 || f == Format::kInt4F32;
+  return f == Format::kInt8 || BitsOf(f) == 4;
+}
+// Whether the sums of activations count, too: of their groups.
+constexpr bool HasSums(Format f) {
+  return BitsOf(f) == 4;
+}
+// Whether its even columns come out of their bytes apart from the odd ones.
+constexpr bool HasEvenOdd(Format f) {
+  return f == Format::kInt4 || f == Format::kInt4F32;
 }
 template <Format F>
 constexpr int kWarpCols = 64 * 8 / BitsOf(F);  // columns of a warp in a span
@@ -75,11 +92,10 @@ struct Share {
     log2_split = tiles == 1 ? 4 : tiles == 2 ? 3 : 2;
     split = 1 << log2_split;
   }
-  static_assert(kSpans * 64 == 1 << 7);
-  __device__ __forceinline__ int chunk_bytes() const { return split << 7; }  // of a row in a stage
+  __device__ __forceinline__ int chunk_bytes() const { return split << kChunkShift; }  // of a row in a stage
   __device__ __forceinline__ int tile_bytes() const { return split * kSpans * 1024; }
   __device__ __forceinline__ int chunks(int row_bytes) const {
-    return (row_bytes + chunk_bytes() - 1) >> (log2_split + 7);
+    return (row_bytes + chunk_bytes() - 1) >> (log2_split + kChunkShift);
   }
 };
 

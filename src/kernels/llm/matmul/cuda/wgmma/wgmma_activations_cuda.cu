@@ -12,10 +12,8 @@ namespace celer::cuda {
 namespace wgmma {
 namespace {
 
-using matvec::BarrierExpect;
 using matvec::BarrierInit;
 using matvec::BarrierWait;
-using matvec::BulkCopyKeep;
 using matvec::PackBf16;
 
 constexpr int kActivationThreads = 256;
@@ -100,7 +98,7 @@ __global__ void __launch_bounds__(kActivationThreads)
   }
 }
 
-// As above for many tokens and up to kSteps * 1024 columns. Grid: runs of fours of tokens, `fours` each.
+// As above for many tokens and up to kSteps * 1024 columns, in code of 9.0 alone. Grid: runs of fours of tokens, `fours` each.
 // Copies bring them into shared memory, `buffers` fours ahead. A lane takes two neighbouring columns of four
 // tokens; four lanes then exchange what they have, so that each has eight columns of one token, and 64 bytes
 // lie together in the output.
@@ -113,6 +111,7 @@ template <int kSteps>
 __global__ void __launch_bounds__(kManyThreads)
     ManyActivationsKernel(const float* x, int tokens, int cols, const float* norm, float eps,
                           const __grid_constant__ WgmmaActivations out, int fours, int buffers) {
+#if CELER_HOPPER
   constexpr int kWarps = kManyThreads / 32;
   extern __shared__ __align__(128) char memory[];
   __shared__ float sums[2][kFour][kWarps];
@@ -124,7 +123,7 @@ __global__ void __launch_bounds__(kManyThreads)
   const uint32_t row_bytes = static_cast<uint32_t>(cols) * 4, four_bytes = kFour * row_bytes;
   if (threadIdx.x == 0) {
     for (int i = 0; i < buffers; ++i) BarrierInit(full + i * 8, 1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    matvec::FenceBarrierInit();
   }
   float2 by[kSteps];
 #pragma unroll
@@ -139,9 +138,9 @@ __global__ void __launch_bounds__(kManyThreads)
   const auto bring = [&](int four) {
     const int token = first_token + four * kFour, buffer = four % buffers;
     const uint32_t bytes = static_cast<uint32_t>(min(kFour, tokens - token)) * row_bytes;
-    BarrierExpect(full + buffer * 8, bytes);
-    BulkCopyKeep(shared + buffer * four_bytes, x + static_cast<int64_t>(token) * cols, bytes,
-                 full + buffer * 8);
+    matvec::BarrierExpect(full + buffer * 8, bytes);
+    matvec::BulkCopyKeep(shared + buffer * four_bytes, x + static_cast<int64_t>(token) * cols, bytes,
+                         full + buffer * 8);
   };
   if (threadIdx.x == 0)
     for (int four = 0; four < min(own, buffers); ++four) bring(four);
@@ -196,6 +195,7 @@ __global__ void __launch_bounds__(kManyThreads)
         to[static_cast<int64_t>(column / 32 * 4 + j) * out.tile] = eight;
     }
   }
+#endif
 }
 
 template <int kSteps>
@@ -217,8 +217,8 @@ cudaError_t LaunchWgmmaActivations(const float* x, const int32_t* rows, int64_t 
                                    cudaStream_t stream) {
   using namespace wgmma;
   const int buffers = std::min(kManyBuffers, kManyShared / (kFour * 4 * cols));
-  const bool many =
-      !rows && tokens > kWgmmaJoined && cols % 4 == 0 && out.parts == 1 && buffers > 0 && !out.steady;
+  const bool many = HopperCode() && !rows && tokens > kWgmmaJoined && cols % 4 == 0 && out.parts == 1 &&
+                    buffers > 0 && !out.steady;
   if (many && out.padded <= 4096) return LaunchMany<4>(x, tokens, cols, norm, eps, out, buffers, stream);
   if (many && out.padded <= 8192) return LaunchMany<8>(x, tokens, cols, norm, eps, out, buffers, stream);
   return Launch(ActivationsKernel, dim3(static_cast<unsigned>(tokens)), dim3(kActivationThreads), 0, stream,

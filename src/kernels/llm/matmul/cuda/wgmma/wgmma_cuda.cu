@@ -1,6 +1,7 @@
 // The host side of wgmma_cuda.cuh: whether it runs here, its tiles and memory, the launch.
 #include "kernels/llm/matmul/cuda/wgmma/wgmma_cuda.h"
 
+#include "device/gpu/gpu_code.h"
 #include "kernels/llm/matmul/cuda/wgmma/wgmma_cuda.cuh"
 #include "kernels/shared/cuda/tensor_map.h"
 
@@ -20,15 +21,13 @@ bool MakeMap(const void* data, int element_bytes, int64_t width, int64_t height,
 
 }  // namespace wgmma
 
+bool WgmmaIsNative() {
+  return CodeOnGpu(CurrentDevice()).wgmma();
+}
+
 bool WgmmaRuns() {
-  static PerDevice<bool> runs;
-  return runs.Get([] {
-    const int device = CurrentDevice();
-    int major = 0, minor = 0;
-    return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess &&
-           major == 9 && minor == 0;
-  });
+  // Code of 9.0 that the driver compiled for a later GPU has neither wgmma nor the generic bodies.
+  return WgmmaIsNative() || !HopperCode();
 }
 
 bool WgmmaQkvRuns(const DeviceKv& kv, int rope_dim) {
@@ -43,8 +42,10 @@ int64_t WgmmaTickets() {
 }
 
 int WgmmaTile(int64_t rows, int64_t tokens) {
+  // Two stages with 128 tokens take up to 104 KB.
+  const int most = WgmmaIsNative() ? 256 : SharedLimit() >= wgmma::kGenericTileBytes ? kGenericTile : 64;
   for (const int tile : {16, 32, 64, 128})
-    if (tokens <= tile) return tile;
+    if (tokens <= tile || tile == most) return tile;
   // 256 is the faster tile where it does not leave multiprocessors idle.
   const int64_t blocks = Multiprocessors();
   const auto use = [&](int64_t tile) {

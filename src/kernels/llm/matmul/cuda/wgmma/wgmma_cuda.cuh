@@ -1,9 +1,13 @@
 // The kernel behind wgmma_cuda.h, one instance per weight format and tile.
 //
-// Grid: persistent, one block per multiprocessor. A tile is kWgmmaRows rows and N tokens. One warp fills a
-// ring of weights and activations with bulk copies; two warpgroups multiply, each 64 rows. A lane reads the
+// Grid: persistent, one block per multiprocessor. A tile is kWgmmaRows rows and N tokens. Two warps fill a
+// ring of weights and activations; two warpgroups multiply, each 64 rows. A lane reads the
 // 16 bytes of weights that device_matrix.h laid out for it, makes bf16 of them, and has what it must hold for
 // products of 16 columns.
+//
+// Code of 9.0a copies by TMA and multiplies by wgmma. Generic code has the same tiles and the same epilogues: what a
+// warp has in registers for wgmma, of its 16 rows, is what mma.sync takes, and so are the sums; columns come from shared
+// memory by ldmatrix.
 //
 // Stream-K: tiles that divide evenly are dealt out to the blocks; the others are cut along k so that every
 // block gets the same share. The blocks that share a tile reduce its pieces, in the order of k.
@@ -12,6 +16,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/llm/matmul/cuda/wgmma/mma_columns.cuh"
 #include "kernels/llm/matmul/cuda/wgmma/wgmma_finish.cuh"
 #include "kernels/llm/matmul/cuda/wgmma/wgmma_ptx.cuh"
 #include "kernels/llm/matmul/cuda/wgmma/wgmma_weights.cuh"
@@ -22,6 +27,16 @@ template <int N>
 struct Sums {
   float d[N / 2];
 };
+
+// Whether a target has the body of the kernel for tiles of N tokens. Sums of 256 leave no registers for the rest where
+// the warps that copy cannot hand over theirs. Code of 9.0 without wgmma is never called.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+template <int N>
+constexpr bool kHasBody = true;
+#else
+template <int N>
+constexpr bool kHasBody = !kHopper && N <= kGenericTile;
+#endif
 
 // kFine: HasFineScales().
 template <Format F, int N, bool kFine>
@@ -79,36 +94,64 @@ __device__ __forceinline__ void MultiplyPiece(const Params& p, uint32_t shared, 
     if (to_free[1] != 0) BarrierArrive(to_free[1]);
   }
 #else
-  __trap();
+  constexpr int kSteps = kUnitCols<F> / 16, kUnits = kStageCols<F, N> / kUnitCols<F>;
+  constexpr int kParts = kWeightParts<F, N, kFine>;
+  const LanePlaces<F, N> places = FindLanePlaces<F, N>(p, group * 4 + warp, lane);
+#pragma unroll
+  for (float& sum : sums.d) sum = 0;
+  const uint32_t x_lane = p.x_offset + gemm::ColumnsOfLane<N>(lane);
+#pragma unroll 1
+  for (int left = piece.end - piece.begin; left > 0; --left) {
+    const uint32_t full = shared + p.barrier_offset + ring.stage * 16,
+                   base = shared + ring.stage * p.stage_bytes;
+    BarrierWait(full, ring.parity);
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit) {
+      uint32_t a[kParts][kSteps][4];
+      LoadUnit<F, N, kFine>(p, base, places, unit, lane, a);
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s)
+        gemm::MultiplyColumns<N>(sums.d, a, s, base + x_lane + (unit * (kUnitCols<F> / 8) + s * 2) * N * 16);
+    }
+    __syncwarp();
+    if (lane == 0) BarrierArrive(full + 8);
+    ring.Advance(p.stages);
+  }
 #endif
 }
 
 template <Format F, int N, bool kFine>
-__global__ void __launch_bounds__(kThreads, 1) Kernel(const __grid_constant__ Params p) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+__device__ __forceinline__ void RunTiles(const Params& p) {
   extern __shared__ __align__(128) char memory[];
   const uint32_t shared = SharedAddress(memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const uint32_t barriers = shared + p.barrier_offset, facts_ready = barriers + kMaxStages * 16;
   if (threadIdx.x == 0) {
     for (int i = 0; i < kMaxStages; ++i) {
-      BarrierInit(barriers + i * 16, 1);
+      BarrierInit(barriers + i * 16, kFullArrivals);
       BarrierInit(barriers + i * 16 + 8, kGroups * 4);
     }
     BarrierInit(facts_ready, 32);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    matvec::FenceBarrierInit();
   }
   __syncthreads();
   LetNextStart();
   if (warp >= kGroups * 4) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    const bool copies = lane == 0;
+#else
+    constexpr bool copies = true;
+#endif
     const int role = warp - kGroups * 4;
-    if (role == 0 && lane == 0) ProduceWeights<F, N>(p, shared);
-    if (role == 1 && lane == 0) ProduceActivations<F, N>(p, shared);
+    if (role == 0 && copies) ProduceWeights<F, N>(p, shared, lane);
+    if (role == 1 && copies) ProduceActivations<F, N>(p, shared, lane);
     if (N <= kWgmmaJoined && role == 2) GatherFacts(p, memory, facts_ready, lane);
     return;
   }
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+#endif
   WaitForPrevious();
   RingPlace ring;
   Sums<N> sums;
@@ -130,9 +173,14 @@ __global__ void __launch_bounds__(kThreads, 1) Kernel(const __grid_constant__ Pa
   if constexpr (N <= kWgmmaJoined) BarrierWait(facts_ready, 0);
   if (shared_tiles > 0) FinishTogether<F, N>(p, memory, warp / 4, warp % 4, lane, shared_tile[0], schedule);
   if (shared_tiles > 1) FinishTogether<F, N>(p, memory, warp / 4, warp % 4, lane, shared_tile[1], schedule);
-#else
-  __trap();
-#endif
+}
+
+template <Format F, int N, bool kFine>
+__global__ void __launch_bounds__(kThreads, 1) Kernel(const __grid_constant__ Params p) {
+  if constexpr (!kHasBody<N>)
+    __trap();
+  else
+    RunTiles<F, N, kFine>(p);
 }
 
 // Rows of `width` elements; copies take boxes of `box_width` by `box_height`.
@@ -156,6 +204,7 @@ bool Prepare(Params& p, int blocks) {
     const int eights = (w.rows + 7) / 8;
     p.tiles_of[i] = (eights + kE - 1) / kE;
     p.row_tiles += p.tiles_of[i];
+    if (!WgmmaIsNative()) continue;  // TMA alone needs maps
     if (!MakeMap(w.data, 8, w.row_bytes, eights, kCols * BitsOf(F) / 8, kE / 2, &p.weights[i])) return false;
     if (p.scale_bytes > 0 && !MakeMap(w.scales, 4, int64_t{w.groups_per_row()} * 2 * ScaleBytesOf(F), eights,
                                       p.scale_bytes / 4, kE / 2, &p.scales[i]))
@@ -171,7 +220,7 @@ bool Prepare(Params& p, int blocks) {
   p.scale_offset = kE * 8 * kCols * BitsOf(F) / 8;
   p.x_offset = (p.scale_offset + kE * p.scale_bytes + 127) / 128 * 128;
   p.stage_bytes = p.x_offset + kCols * N * 2;
-  p.stages = (kSharedLimit - kBesideBytes) / p.stage_bytes;
+  p.stages = (std::min(kSharedLimit, SharedLimit()) - kBesideBytes) / p.stage_bytes;
   if (p.stages > kMaxStages) p.stages = kMaxStages;
   p.staging_offset = p.stages * p.stage_bytes;
   p.barrier_offset = p.staging_offset + kStagingBytes;
@@ -198,9 +247,13 @@ cudaError_t LaunchShape(const WgmmaArgs& args, cudaStream_t stream) {
 
 template <Format F, int N>
 cudaError_t LaunchTile(const WgmmaArgs& args, cudaStream_t stream) {
-  if constexpr (HasScales(F) && (kWeightParts<F, N, true> == 1 || kHeldByBf16<F, false>))
-    if (HasFineScales(args.w[0])) return LaunchShape<F, N, true>(args, stream);
-  return LaunchShape<F, N, false>(args, stream);
+  if constexpr (F == Format::kMxfp4) {
+    return LaunchShape<F, N, true>(args, stream);
+  } else {
+    if constexpr (HasScales(F) && (kWeightParts<F, N, true> == 1 || kHeldByBf16<F, false>))
+      if (HasFineScales(args.w[0])) return LaunchShape<F, N, true>(args, stream);
+    return LaunchShape<F, N, false>(args, stream);
+  }
 }
 
 template <Format F>

@@ -1,4 +1,5 @@
-// GEMM of weight matrices with the activations of many tokens by wgmma (compute capability 9.0). Weights are
+// GEMM of weight matrices with the activations of many tokens by wgmma (compute capability 9.0), or by mma.sync in
+// generic code. Weights are
 // read in the order in which device_matrix.h stores them and are dequantized to bf16 in registers;
 // activations are bf16, accumulators f32. Deterministic: the same tokens in the same batch give the same bits
 // in every run.
@@ -26,7 +27,8 @@ enum class WgmmaEpilogue : uint8_t {
 // Tokens up to which products can be fused: what lies between two of them (norm, rope, append) is part of the
 // epilogue of the one in front.
 constexpr int kWgmmaJoined = 64;
-constexpr int kWgmmaRows = 128;  // of a tile
+constexpr int kWgmmaRows = 128;    // of a tile
+constexpr int kGenericTile = 128;  // tokens of a tile at most, without wgmma
 
 struct WgmmaQkv {
   DeviceBatch batch;
@@ -70,6 +72,8 @@ struct WgmmaArgs {
 
 // Whether the current device has these kernels.
 bool WgmmaRuns();
+// Whether they are those of wgmma there.
+bool WgmmaIsNative();
 // Whether kQkv can be used.
 bool WgmmaQkvRuns(const DeviceKv& kv, int rope_dim);
 int64_t WgmmaPartialFloats();

@@ -1,5 +1,6 @@
 // What the products of wgmma_cuda.h work on: tiles, the pieces of them that a block takes, and the ring
-// buffer of weights and activations that a producer fills for the others.
+// buffer of weights and activations that a producer fills for the others. Code of 9.0a fills it by TMA; generic code by
+// copies of 16 bytes.
 #pragma once
 
 #include <cuda.h>
@@ -13,10 +14,8 @@
 namespace celer::cuda::wgmma {
 
 using matvec::BarrierArrive;
-using matvec::BarrierExpect;
 using matvec::BarrierInit;
 using matvec::BarrierWait;
-using matvec::BulkCopyKeep;
 using matvec::Load16;
 using matvec::PackBf16;
 using matvec::RingPlace;
@@ -26,7 +25,15 @@ constexpr int kGroups = 2;                    // warpgroups that multiply
 constexpr int kMultipliers = kGroups * 128;   // threads
 constexpr int kThreads = kMultipliers + 128;  // a warpgroup for the warp that fills the ring
 constexpr int kMaxStages = 12;
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+constexpr int kFullArrivals = 1;
+#else
+constexpr int kFullArrivals =
+    2 * 32;  // of the warp that copies weights, and of the one that copies activations
+#endif
 constexpr int kSharedLimit = 216 * 1024;
+constexpr int kGenericTileBytes =
+    128 * 1024;             // of shared memory, from where on a tile has kGenericTile tokens
 constexpr int kSlice = 64;  // tokens that kGateUp writes at once
 constexpr int kStagingBytes = kGroups * kSlice * 64;
 constexpr int kMaxAccumulators = 128;  // of a thread
@@ -155,6 +162,12 @@ __device__ __forceinline__ int EightOf(const Params& p, int pair, int half) {
 
 // ---- filling the ring
 
+__device__ __forceinline__ uint64_t KeepPolicy() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+#if CELER_HOPPER
 // TMA: a box of the map's size, from column x and row y on. What lies outside the map is zero.
 __device__ __forceinline__ void BoxCopy(uint32_t to, const CUtensorMap* map, int x, int y, uint32_t bar,
                                         uint64_t policy) {
@@ -164,21 +177,50 @@ __device__ __forceinline__ void BoxCopy(uint32_t to, const CUtensorMap* map, int
       "l"(map), "r"(x), "r"(y), "r"(bar), "l"(policy)
       : "memory");
 }
-__device__ __forceinline__ uint64_t KeepPolicy() {
-  uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
+#endif
+
+// Without TMA, by a warp: `kCount` runs of `bytes`, a multiple of 16, that begin `pitch` bytes apart, from run `first`
+// of `all` on. Behind the last one that again: what is made of it goes nowhere.
+template <int kCount>
+__device__ __forceinline__ void CopyBox(uint32_t to, const std::byte* from, int64_t pitch, int first, int all,
+                                        int bytes, uint64_t policy, int lane) {
+  const int vectors = bytes / 16;
+  if (vectors % 32 == 0) {
+#pragma unroll 4
+    for (int i = 0; i < kCount; ++i)
+      matvec::CopyRun(to + i * bytes, from + min(first + i, all - 1) * pitch, bytes, policy, lane);
+    return;
+  }
+  for (int i = lane; i < kCount * vectors; i += 32)
+    matvec::CopyAsync16(to + i * 16, from + min(first + i / vectors, all - 1) * pitch + i % vectors * 16,
+                        policy);
+}
+__device__ __forceinline__ int EightsOf(const DeviceMatrix& m) {
+  return (m.rows + 7) / 8;
+}
+// Of a matrix: from byte `at` of each eight of rows on.
+template <int kCount>
+__device__ __forceinline__ void CopyWeights(uint32_t to, const DeviceMatrix& m, const std::byte* data, int at,
+                                            int eight, int bytes, uint64_t policy, int lane) {
+  CopyBox<kCount>(to, data + at, m.row_bytes * 8, eight, EightsOf(m), bytes, policy, lane);
+}
+template <int kCount>
+__device__ __forceinline__ void CopyScales(uint32_t to, const DeviceMatrix& m, const std::byte* scales,
+                                           int scale_bytes, int at, int eight, int bytes, uint64_t policy,
+                                           int lane) {
+  CopyBox<kCount>(to, scales + at, int64_t{m.groups_per_row()} * 8 * scale_bytes, eight, EightsOf(m), bytes,
+                  policy, lane);
 }
 
-// By one thread: the weights, as soon as there is room for them.
+// By one thread, without TMA by its warp: the weights, as soon as there is room for them.
 template <Format F, int N>
-__device__ __forceinline__ void ProduceWeights(const Params& p, uint32_t shared) {
+__device__ __forceinline__ void ProduceWeights(const Params& p, uint32_t shared, [[maybe_unused]] int lane) {
   constexpr int kCols = kStageCols<F, N>, kE = kEights;
   constexpr uint32_t kWeightBytes = 8 * kCols * BitsOf(F) / 8, kXBytes = kCols * N * 2;
   RingPlace ring;
   ring.parity = 1;
   const uint64_t policy = p.token_tiles == 1 ? matvec::StreamOncePolicy() : KeepPolicy();
-  const uint32_t bytes = kE * (kWeightBytes + p.scale_bytes) + kXBytes;
+  [[maybe_unused]] const uint32_t bytes = kE * (kWeightBytes + p.scale_bytes) + kXBytes;
   Schedule schedule(p);
   Piece piece;
   while (schedule.Next(p, piece)) {
@@ -187,7 +229,8 @@ __device__ __forceinline__ void ProduceWeights(const Params& p, uint32_t shared)
       const uint32_t full = shared + p.barrier_offset + ring.stage * 16,
                      base = shared + ring.stage * p.stage_bytes;
       BarrierWait(full + 8, ring.parity);
-      BarrierExpect(full, bytes);
+#if CELER_HOPPER
+      matvec::BarrierExpect(full, bytes);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         BoxCopy(base + half * (kE / 2) * kWeightBytes, &p.weights[rows.matrix[half]],
@@ -199,6 +242,19 @@ __device__ __forceinline__ void ProduceWeights(const Params& p, uint32_t shared)
                     policy);
         }
       }
+#else
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const DeviceMatrix& m = p.a.w[static_cast<size_t>(rows.matrix[half])];
+        CopyWeights<kE / 2>(base + half * (kE / 2) * kWeightBytes, m, m.data, chunk * kWeightBytes,
+                            rows.eight[half], kWeightBytes, policy, lane);
+        if (HasScales(F) && p.scale_bytes > 0)
+          CopyScales<kE / 2>(base + p.scale_offset + half * (kE / 2) * p.scale_bytes, m, m.scales,
+                             ScaleBytesOf(F), (chunk * kCols >> p.group_shift) * 8 * ScaleBytesOf(F),
+                             rows.eight[half], p.scale_bytes, policy, lane);
+      }
+      matvec::ArriveAfterCopies(full);
+#endif
       ring.Advance(p.stages);
     }
   }
@@ -206,7 +262,8 @@ __device__ __forceinline__ void ProduceWeights(const Params& p, uint32_t shared)
 
 // By another one: their activations, when they are there.
 template <Format F, int N>
-__device__ __forceinline__ void ProduceActivations(const Params& p, uint32_t shared) {
+__device__ __forceinline__ void ProduceActivations(const Params& p, uint32_t shared,
+                                                   [[maybe_unused]] int lane) {
   constexpr int kCols = kStageCols<F, N>;
   constexpr uint32_t kXBytes = kCols * N * 2;
   RingPlace ring;
@@ -220,8 +277,13 @@ __device__ __forceinline__ void ProduceActivations(const Params& p, uint32_t sha
     for (int chunk = piece.begin; chunk < piece.end; ++chunk) {
       const uint32_t full = shared + p.barrier_offset + ring.stage * 16;
       BarrierWait(full + 8, ring.parity);
-      BulkCopyKeep(shared + ring.stage * p.stage_bytes + p.x_offset,
-                   from + static_cast<int64_t>(chunk) * kXBytes, kXBytes, full);
+      const uint32_t to = shared + ring.stage * p.stage_bytes + p.x_offset;
+#if CELER_HOPPER
+      matvec::BulkCopyKeep(to, from + static_cast<int64_t>(chunk) * kXBytes, kXBytes, full);
+#else
+      matvec::CopyRunKeep(to, from + static_cast<int64_t>(chunk) * kXBytes, kXBytes, lane);
+      matvec::ArriveAfterCopies(full);
+#endif
       ring.Advance(p.stages);
     }
   }

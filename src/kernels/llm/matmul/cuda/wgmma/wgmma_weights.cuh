@@ -5,13 +5,15 @@
 #include <cuda_fp16.h>
 
 #include "kernels/llm/matmul/cuda/wgmma/wgmma_ring.cuh"
+#include "kernels/shared/cuda/fp4.cuh"
 #include "kernels/shared/cuda/fp8.cuh"
 
 namespace celer::cuda::wgmma {
 
 // Whether a bf16 holds a weight, but for the scale of its row. kFine: HasFineScales().
 template <Format F, bool kFine>
-constexpr bool kHeldByBf16 = F == Format::kBf16 || ((F == Format::kFp8 || F == Format::kInt8) && !kFine);
+constexpr bool kHeldByBf16 = F == Format::kBf16 || F == Format::kMxfp4 ||
+                             ((F == Format::kFp8 || F == Format::kInt8) && !kFine);
 // Up to eight tokens have 16 bits of activations and of weights: two bf16 of each, where one does not hold
 // them.
 template <Format F, int N, bool kFine>
@@ -179,6 +181,17 @@ __device__ __forceinline__ void LoadUnit(const Params& p, uint32_t stage, const 
           }
           put(block, half, v);
         }
+      }
+    } else if constexpr (F == Format::kMxfp4) {
+#pragma unroll
+      for (int block = 0; block < 2; ++block) {
+        uint32_t word, pairs[4];
+        asm volatile("ld.shared.u32 %0, [%1];"
+                     : "=r"(word)
+                     : "r"(base + unit / 2 * 512 + unit % 2 * 8 + block * 4));
+        fp4::ToPairs(word, fp4::PairScale(fp4::LoadExponent(scales + places.blocks[unit][block])), pairs);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) place(0, block, half, i) = pairs[i];
       }
     } else {  // the unit's half of the 16 bytes
       uint32_t w[2];

@@ -1,0 +1,75 @@
+# What `pip install` of the source needs of this machine, with all that is missing in one message: pip shows nothing else of
+# a build that fails, and one error after the other would take as many tries.
+#   celer_need_compiler()   before project(), which ends with CMake's own words where there is none
+#   celer_need_packages()   after it
+set(CELER_NEEDS_PACKAGES g++ pkg-config python3-dev libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libpcre2-dev libsentencepiece-dev
+    libssl-dev libboost-dev zlib1g-dev)
+set(CELER_NEEDS_OPTIONAL libedit-dev libxxhash-dev libstb-dev)  # line editing of `celer chat`, quick checksums, pictures
+
+function(celer_needs_missing what packages)
+  list(JOIN packages " " packages)
+  message(FATAL_ERROR "celer cannot be built from its source here: ${what}.\n"
+          "On Debian and Ubuntu: apt-get install ${packages}\n"
+          "A wheel needs none of this; `make wheel` makes one on a machine that has it.")
+endfunction()
+
+function(celer_need_compiler)
+  set(given "$ENV{CXX}")
+  separate_arguments(given)  # it may have flags
+  find_program(CELER_CXX_FOUND NAMES c++ g++ clang++ NO_CACHE)
+  if(given)
+    list(GET given 0 given)
+    find_program(CELER_CXX_GIVEN NAMES ${given} NO_CACHE)
+  endif()
+  if(CELER_CXX_GIVEN OR CMAKE_CXX_COMPILER)
+    return()
+  endif()
+  if(NOT CELER_CXX_FOUND)
+    celer_needs_missing("there is no C++ compiler" "${CELER_NEEDS_PACKAGES};${CELER_NEEDS_OPTIONAL}")
+  endif()
+  set(ENV{CXX} ${CELER_CXX_FOUND})  # CXX was the compiler that Python was built with, elsewhere
+endfunction()
+
+function(celer_need_packages)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12)
+    celer_needs_missing("${CMAKE_CXX_COMPILER} is g++ ${CMAKE_CXX_COMPILER_VERSION}, and C++20 needs 12 or newer" "g++-12")
+  endif()
+  find_package(CLI11 QUIET)
+  find_package(nlohmann_json QUIET)
+  find_package(fmt QUIET)
+  find_package(spdlog QUIET)
+  find_package(OpenSSL QUIET)
+  find_package(ZLIB QUIET)
+  find_path(CELER_BEAST_INCLUDE boost/beast/core.hpp)
+  find_package(Python 3.10 QUIET COMPONENTS Interpreter Development.Module)
+  find_package(PkgConfig QUIET)
+  if(PkgConfig_FOUND)
+    pkg_check_modules(PCRE2 QUIET libpcre2-8>=10.40)
+  endif()
+  find_path(SENTENCEPIECE_INCLUDE sentencepiece_processor.h)
+  find_library(SENTENCEPIECE_LIBRARY sentencepiece)
+  set(missing)
+  set(packages)
+  foreach(one "CLI11 libcli11-dev" "nlohmann_json nlohmann-json3-dev" "fmt libfmt-dev" "spdlog libspdlog-dev" "OpenSSL libssl-dev" "ZLIB zlib1g-dev"
+          "Python python3-dev" "PkgConfig pkg-config" "PCRE2 libpcre2-dev")
+    string(REPLACE " " ";" one "${one}")
+    list(GET one 0 name)
+    list(GET one 1 package)
+    if(NOT ${name}_FOUND)
+      list(APPEND missing ${name})
+      list(APPEND packages ${package})
+    endif()
+  endforeach()
+  if(NOT SENTENCEPIECE_INCLUDE OR NOT SENTENCEPIECE_LIBRARY)
+    list(APPEND missing SentencePiece)
+    list(APPEND packages libsentencepiece-dev)
+  endif()
+  if(NOT CELER_BEAST_INCLUDE)
+    list(APPEND missing Boost.Beast)
+    list(APPEND packages libboost-dev)
+  endif()
+  if(missing)
+    list(JOIN missing ", " missing)
+    celer_needs_missing("not found: ${missing}" "${packages}")
+  endif()
+endfunction()

@@ -1,0 +1,110 @@
+#include "device/gpu/gpu_code.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <utility>
+
+#include "base/device.h"
+
+#if CELER_WITH_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+namespace celer {
+namespace {
+
+constexpr int kLeast = 80;
+// KB of shared memory of a block (CUDA programming guide, technical specifications per compute capability).
+constexpr std::pair<int, int> kSharedKb[] = {{75, 64},   {80, 163},  {86, 99},  {87, 163},
+                                             {88, 99},   {89, 99},   {90, 227}, {100, 227},
+                                             {103, 227}, {110, 227}, {120, 99}, {121, 99}};
+
+}  // namespace
+
+int SharedBytesOf(int capability) {
+  int kb = kSharedKb[0].second;
+  for (const auto& [from, its] : kSharedKb)
+    if (capability >= from) kb = its;
+  return kb * 1024;
+}
+
+Result<int> ForcedGpuArch() {
+  static const Result<int> forced = []() -> Result<int> {
+    const char* const text = std::getenv("CELER_CUDA_ARCH");
+    if (text == nullptr || *text == '\0') return 0;
+    return internal::ParseGpuArch(text);
+  }();
+  return forced;
+}
+
+Status CheckGpuCode(int device, const std::string& name, const GpuCode& code) {
+  if (const Result<int> forced = ForcedGpuArch(); !forced) return forced.error();
+  const auto refuse = [&](const auto&... more) -> Status {
+    return Error::Unsupported("cuda:", device, ": ", name, more...);
+  };
+  const int least = std::min(code.capability, code.stands_for);
+  if (least < kLeast)
+    return refuse(" has compute capability ", internal::CapabilityText(least), ", the kernels need ",
+                  internal::CapabilityText(kLeast),
+                  " (products of bf16, copies past the registers); use `device` cpu");
+  if (code.compiled_for == 0)
+    return refuse(" has compute capability ", internal::CapabilityText(code.capability),
+                  ", for which this build has no code; build with -DCELER_CUDA_ARCHS=", code.capability,
+                  ", or use `device` cpu");
+  if (code.hopper() && code.stands_for != code.capability && code.stands_for != 90)
+    return refuse(
+        " is to stand for ", internal::CapabilityText(code.stands_for),
+        " (CELER_CUDA_ARCH), but this program has code of 9.0 there; use a program with generic code alone "
+        "(-DCELER_CUDA_ARCHS=80-virtual, or the twins of -DCELER_CUDA_TWIN=ON)");
+  return {};
+}
+
+std::vector<std::string> DescribeGpuCode() {
+  std::vector<std::string> out;
+#if CELER_WITH_CUDA
+  for (int device = 0; device < CudaDeviceCount(); ++device) {
+    cudaDeviceProp properties = {};
+    if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) continue;
+    out.push_back(internal::DescribeGpuCode(device, properties.name, CodeOnGpu(device)));
+  }
+#endif
+  return out;
+}
+
+namespace internal {
+
+Result<int> ParseGpuArch(std::string_view text) {
+  std::string digits;
+  for (const char c : text)
+    if (c != '.') digits += c;
+  const bool number = !digits.empty() && digits.size() <= 3 &&
+                      std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+  const int arch = number ? std::atoi(digits.c_str()) : 0;
+  for (const auto& [known, kb] : kSharedKb)
+    if (arch == known) return arch;
+  return Error::Invalid("CELER_CUDA_ARCH: '", text,
+                        "' is no compute capability; one of 80, 86, 87, 89, 90, 100, 103, 110, 120, 121");
+}
+
+std::string CapabilityText(int capability) {
+  return std::to_string(capability / 10) + "." + std::to_string(capability % 10);
+}
+
+std::string DescribeGpuCode(int device, const std::string& name, const GpuCode& code) {
+  if (const Status runs = CheckGpuCode(device, name, code); !runs) return runs.error().message();
+  std::string out = "cuda:" + std::to_string(device) + ": " + name + ", compute capability " +
+                    CapabilityText(code.capability);
+  if (code.stands_for != code.capability)
+    out += " (stands for " + CapabilityText(code.stands_for) + ": CELER_CUDA_ARCH)";
+  if (code.wgmma())
+    out += ": kernels of 9.0 (wgmma, bulk copies, clusters, early starts)";
+  else if (code.hopper())
+    out += ": kernels of 9.0 as PTX (bulk copies, clusters, early starts; wgmma is for 9.0 alone)";
+  else
+    out += ": generic kernels (mma.sync, cp.async), as compiled for " + CapabilityText(code.compiled_for);
+  return out + "; " + std::to_string(code.shared_bytes / 1024) + " KB of shared memory to a block";
+}
+
+}  // namespace internal
+}  // namespace celer

