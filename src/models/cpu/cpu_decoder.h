@@ -76,6 +76,9 @@ class CpuDecoder {
   void LatentValues(const LayerWeights& w, int64_t tokens);
   // A recurrent layer in the place of attention, up to the output projection (cpu_recurrent.cc).
   void Recurrent(const LayerWeights& w, const RaggedBatch& batch, const RecurrentStates& states);
+  RecurrentStates ProjectAndConvolve(const LayerWeights& w, const RaggedBatch& batch,
+                                     std::span<const MatmulOutput> outputs, float* convolved,
+                                     const RecurrentStates& states);
   void GatedDelta(const LayerWeights& w, const RaggedBatch& batch, const RecurrentStates& states);
   void Mamba2Layer(const LayerWeights& w, const RaggedBatch& batch, const RecurrentStates& states);
   void Output(const LayerWeights& w, int64_t tokens);

@@ -1,4 +1,6 @@
 // Recurrent layers on a CPU, up to the output projection.
+#include <span>
+
 #include "kernels/llm/causal_conv/causal_conv.h"
 #include "kernels/llm/delta_rule/delta_rule.h"
 #include "kernels/llm/low_rank/adapted.h"
@@ -13,6 +15,31 @@ void CpuDecoder::Recurrent(const LayerWeights& w, const RaggedBatch& batch, cons
                                                    : GatedDelta(w, batch, states);
 }
 
+// Returns where the layer's matrices are: behind the state of the convolution.
+RecurrentStates CpuDecoder::ProjectAndConvolve(const LayerWeights& w, const RaggedBatch& batch,
+                                               std::span<const MatmulOutput> outputs, float* convolved,
+                                               const RecurrentStates& states) {
+  const RecurrentConfig& r = config_.recurrent;
+  Matmul({.x = work_.x.data(),
+          .tokens = batch.token_count(),
+          .norm = w.attention_norm,
+          .eps = config_.norm_eps,
+          .outputs = outputs,
+          .pool = pool_},
+         added_);
+  CausalConv({.batch = batch,
+              .w = w.recurrent.conv,
+              .bias = w.recurrent.conv_bias,
+              .channels = ConvChannels(r),
+              .kernel = r.conv_kernel,
+              .x = convolved,
+              .states = states,
+              .pool = pool_});
+  RecurrentStates matrices = states;
+  matrices.data += ConvStateFloats(r);
+  return matrices;
+}
+
 void CpuDecoder::GatedDelta(const LayerWeights& w, const RaggedBatch& batch, const RecurrentStates& states) {
   const RecurrentConfig& r = config_.recurrent;
   const RecurrentWeights& weights = w.recurrent;
@@ -25,22 +52,7 @@ void CpuDecoder::GatedDelta(const LayerWeights& w, const RaggedBatch& batch, con
                                   {.w = weights.z, .out = z, .out_stride = weights.z.rows},
                                   {.w = weights.a, .out = a, .out_stride = weights.a.rows},
                                   {.w = weights.b, .out = b, .out_stride = weights.b.rows}};
-  Matmul({.x = work_.x.data(),
-          .tokens = batch.token_count(),
-          .norm = w.attention_norm,
-          .eps = config_.norm_eps,
-          .outputs = outputs,
-          .pool = pool_},
-         added_);
-  CausalConv({.batch = batch,
-              .w = weights.conv,
-              .channels = channels,
-              .kernel = r.conv_kernel,
-              .x = qkv,
-              .states = states,
-              .pool = pool_});
-  RecurrentStates matrices = states;
-  matrices.data += ConvStateFloats(r);
+  const RecurrentStates matrices = ProjectAndConvolve(w, batch, outputs, qkv, states);
   DeltaRule({.batch = batch,
              .key_heads = r.key_heads,
              .key_dim = r.key_dim,
@@ -69,23 +81,7 @@ void CpuDecoder::Mamba2Layer(const LayerWeights& w, const RaggedBatch& batch, co
       {.w = weights.z, .bias = weights.z_bias, .out = z, .out_stride = weights.z.rows},
       {.w = weights.mixed, .bias = weights.mixed_bias, .out = mixed, .out_stride = channels},
       {.w = weights.a, .bias = weights.a_bias, .out = dt, .out_stride = weights.a.rows}};
-  Matmul({.x = work_.x.data(),
-          .tokens = batch.token_count(),
-          .norm = w.attention_norm,
-          .eps = config_.norm_eps,
-          .outputs = outputs,
-          .pool = pool_},
-         added_);
-  CausalConv({.batch = batch,
-              .w = weights.conv,
-              .bias = weights.conv_bias,
-              .channels = channels,
-              .kernel = r.conv_kernel,
-              .x = mixed,
-              .states = states,
-              .pool = pool_});
-  RecurrentStates matrices = states;
-  matrices.data += ConvStateFloats(r);
+  const RecurrentStates matrices = ProjectAndConvolve(w, batch, outputs, mixed, states);
   Mamba2({.batch = batch,
           .groups = r.key_heads,
           .state_dim = r.key_dim,
