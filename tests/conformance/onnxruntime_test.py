@@ -168,11 +168,11 @@ def sampling(cases):
                                   coordinate_transformation_mode=place, nearest_mode=nearest, tolerance=1e-4)
         for mode in "linear cubic".split():
             cases.add(f"Resize {i} antialias {mode}", "Resize", [x, none, none, sizes], opset=19, mode=mode, antialias=1, tolerance=1e-4)
-        boxes = np.array([[0, 0, 3, 3], [1, 1, 2.5, 4], [-1, 0, 9, 5]], np.float32)
+        boxes = np.array([[0, 0, 3, 3], [1, 1, 2.5, 4], [-1, 0, 9, 5], [-30, -20, 50, 60], [40, 40, 50, 60], [3, 3, 0, 1]], np.float32)
         for mode in "avg max".split():
             for ratio in (0, 2):
                 for place in "half_pixel output_half_pixel".split():
-                    cases.add(f"RoiAlign {i} {mode} {ratio} {place}", "RoiAlign", [x, boxes, np.zeros(3, np.int64)], opset=16, mode=mode,
+                    cases.add(f"RoiAlign {i} {mode} {ratio} {place}", "RoiAlign", [x, boxes, np.zeros(len(boxes), np.int64)], opset=16, mode=mode,
                               output_height=2, output_width=3, sampling_ratio=ratio, coordinate_transformation_mode=place,
                               tolerance=1e-4)
 

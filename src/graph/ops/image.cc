@@ -175,6 +175,52 @@ Status InferRoiAlign(InferContext& c) {
   if (h < 1 || w < 1 || h > 65536 || w > 65536) return Error::Invalid("an output of ", h, " by ", w);
   return c.Set(0, c.dtype(0), {c.shape(1)[0], c.shape(0)[1], h, w});
 }
+// Between two pixels of a row or a column: how much of the second one.
+struct Sample {
+  int64_t low, high;
+  double share;
+};
+// Where the samples of each bin of a box lie along one axis. Those outside of the picture count as 0 and are skipped, so
+// that a box of any size costs little more than what it has in common with the picture.
+struct BoxAxis {
+  double start, bin;  // in pixels
+  int64_t samples;    // of each bin
+  int64_t length;     // of the picture
+
+  BoxAxis(double box_start, double box, int64_t bins, int64_t ratio, int64_t pixels)
+      : start(box_start),
+        bin(box / static_cast<double>(bins)),
+        samples(ratio > 0 ? ratio : std::clamp<int64_t>(ConvertTo<int64_t>(std::ceil(bin)), 0, 4096)),
+        length(pixels) {}
+  double At(int64_t of_bin, int64_t sample) const {
+    return start + static_cast<double>(of_bin) * bin +
+           (static_cast<double>(sample) + 0.5) * bin / static_cast<double>(samples);
+  }
+  // The first and the end of the samples in the picture.
+  std::pair<int64_t, int64_t> Inside(int64_t of_bin) const {
+    const auto first = [&](auto reached) {
+      int64_t low = 0, high = samples;
+      while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        if (reached(At(of_bin, middle)))
+          high = middle;
+        else
+          low = middle + 1;
+      }
+      return low;
+    };
+    const auto end = static_cast<double>(length);
+    if (std::isnan(start + bin)) return {0, 0};
+    if (bin < 0)
+      return {first([&](double at) { return at <= end; }), first([](double at) { return at < -1; })};
+    return {first([](double at) { return at >= -1; }), first([&](double at) { return at > end; })};
+  }
+  Sample Of(int64_t of_bin, int64_t sample) const {
+    const double at = std::max(0.0, At(of_bin, sample));
+    const int64_t low = std::min(static_cast<int64_t>(at), length - 1);
+    return {low, std::min(low + 1, length - 1), low == length - 1 ? 0 : at - static_cast<double>(low)};
+  }
+};
 Status RoiAlign(KernelContext& c) {
   const Shape& x = c.shape(0);
   const int64_t out_h = c.out(0).shape[2], out_w = c.out(0).shape[3], height = x[2], width = x[3];
@@ -200,49 +246,34 @@ Status RoiAlign(KernelContext& c) {
           box_w = std::max(box_w, 1.0);
           box_h = std::max(box_h, 1.0);
         }
-        const double bin_h = box_h / static_cast<double>(out_h), bin_w = box_w / static_cast<double>(out_w);
-        const auto grid = [&](double bin) {
-          return ratio > 0 ? ratio : std::clamp<int64_t>(ConvertTo<int64_t>(std::ceil(bin)), 0, 4096);
-        };
-        const int64_t grid_h = grid(bin_h), grid_w = grid(bin_w);
+        const BoxAxis rows(edge(1), box_h, out_h, ratio, height),
+            columns(edge(0), box_w, out_w, ratio, width);
+        const int64_t samples = rows.samples * columns.samples;
         for (int64_t ch = 0; ch < x[1]; ++ch) {
           const T* const plane = c.in(0).as<T>() + (c.in(2).as<int64_t>()[k] * x[1] + ch) * height * width;
+          const auto v = [&](int64_t row, int64_t column) {
+            return static_cast<double>(Wide(plane[row * width + column]));
+          };
           for (int64_t oh = 0; oh < out_h; ++oh)
             for (int64_t ow = 0; ow < out_w; ++ow) {
+              const auto [first_h, end_h] = rows.Inside(oh);
+              const auto [first_w, end_w] = columns.Inside(ow);
               double sum = 0, most = -std::numeric_limits<double>::infinity();
-              for (int64_t gh = 0; gh < grid_h; ++gh)
-                for (int64_t gw = 0; gw < grid_w; ++gw) {
-                  double y = edge(1) + static_cast<double>(oh) * bin_h +
-                             (static_cast<double>(gh) + 0.5) * bin_h / static_cast<double>(grid_h);
-                  double xx = edge(0) + static_cast<double>(ow) * bin_w +
-                              (static_cast<double>(gw) + 0.5) * bin_w / static_cast<double>(grid_w);
-                  double w00 = 0, w01 = 0, w10 = 0, w11 = 0;
-                  int64_t y0 = 0, x0 = 0, y1 = 0, x1 = 0;
-                  if (y >= -1 && y <= static_cast<double>(height) && xx >= -1 &&
-                      xx <= static_cast<double>(width)) {
-                    y = std::max(y, 0.0);
-                    xx = std::max(xx, 0.0);
-                    y0 = std::min(static_cast<int64_t>(y), height - 1);
-                    x0 = std::min(static_cast<int64_t>(xx), width - 1);
-                    y1 = std::min(y0 + 1, height - 1);
-                    x1 = std::min(x0 + 1, width - 1);
-                    const double fy = y0 == height - 1 ? 0 : y - static_cast<double>(y0),
-                                 fx = x0 == width - 1 ? 0 : xx - static_cast<double>(x0);
-                    w00 = (1 - fy) * (1 - fx);
-                    w01 = (1 - fy) * fx;
-                    w10 = fy * (1 - fx);
-                    w11 = fy * fx;
-                  }
-                  const auto v = [&](int64_t yy, int64_t xv) {
-                    return static_cast<double>(Wide(plane[yy * width + xv]));
-                  };
-                  const double a = w00 * v(y0, x0), b = w01 * v(y0, x1), d = w10 * v(y1, x0),
-                               e = w11 * v(y1, x1);
+              for (int64_t gh = first_h; gh < end_h; ++gh) {
+                const Sample y = rows.Of(oh, gh);
+                for (int64_t gw = first_w; gw < end_w; ++gw) {
+                  const Sample xx = columns.Of(ow, gw);
+                  const double a = (1 - y.share) * (1 - xx.share) * v(y.low, xx.low),
+                               b = (1 - y.share) * xx.share * v(y.low, xx.high),
+                               d = y.share * (1 - xx.share) * v(y.high, xx.low),
+                               e = y.share * xx.share * v(y.high, xx.high);
                   sum += a + b + d + e;
                   most = std::max({most, a, b, d, e});
                 }
-              const double count = static_cast<double>(std::max<int64_t>(grid_h * grid_w, 1));
-              const double value = largest ? (grid_h * grid_w > 0 ? most : 0) : sum / count;
+              }
+              if ((end_h - first_h) * (end_w - first_w) < samples) most = std::max(most, 0.0);
+              const double count = static_cast<double>(std::max<int64_t>(samples, 1));
+              const double value = largest ? (samples > 0 ? most : 0) : sum / count;
               c.out(0).as<T>()[((k * x[1] + ch) * out_h + oh) * out_w + ow] =
                   static_cast<T>(static_cast<Compute<T>>(value));
             }
