@@ -6,7 +6,7 @@ ARGS ?=
 export JOBS CMAKE_FLAGS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build celer run test test-quick test-sanitizers test-clients test-fleet test-networks test-image test-python test-python-full wheel bench bench-peers format tidy presubmit install dist clean
+.PHONY: help setup build celer run test test-quick test-sanitizers test-clients test-fleet test-networks test-image test-wheel test-python test-python-full wheel bench bench-peers format tidy presubmit install dist clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -35,7 +35,7 @@ test-quick: build ## what a change needs while it is made: the checks and the te
 test-sanitizers: setup ## every unit test under ASan and UBSan, everything with threads under TSan, the server under both (over an hour on 2 cores)
 	@BUILD=$(BUILD) JOBS=$(JOBS) tools/test_sanitizers.sh
 
-test-clients: build ## LangChain, llm, lm-eval, schemathesis, vllm-router, sglang-router against celer serve (a venv of 1 GB)
+test-clients: build ## LangChain, LlamaIndex, llm, lm-eval, schemathesis, vllm-router, sglang-router against celer serve (venvs of 1.5 GB)
 	@tools/test_clients.sh $(BUILD)
 
 test-fleet: build ## replicas behind nginx, HAProxy, vllm-router, sglang-router and Ray: deaths, rolling updates, overload, faults (a venv of 1.5 GB)
@@ -44,6 +44,10 @@ test-fleet: build ## replicas behind nginx, HAProxy, vllm-router, sglang-router 
 test-networks: build ## networks with real weights out of Python packages beside ONNX Runtime, and PyTorch's exports at full size (a venv of 2 GB)
 	@.venv/bin/python tests/networks/networks_test.py $(BUILD)/celer --all --fetch
 	@.venv/bin/python tests/networks/exports_test.py $(BUILD)/celer
+	@.venv/bin/python tests/python/run_tests.py $(BUILD) --networks
+
+test-wheel: build ## the wheel in a Debian 12 root with python3 alone (needs root), and in a venv of each of ARGS="PYTHON..."
+	@tools/test_wheel.sh $(BUILD) $(ARGS)
 
 test-image: ## deploy/Dockerfile built in a chroot, without a daemon or a registry, and its server asked a question (needs root)
 	@tools/test_image.sh

@@ -12,7 +12,7 @@ from typing import Any
 from . import _celer
 from ._arguments import NotPickled, named, pass_messages
 from ._core import Core, Running, to_body
-from ._llm import EngineArgs, Prompt, check_params, make_args, read_prompt
+from ._llm import EngineArgs, Prompt, check_params, make_args, read_prompt, shows_arguments
 from ._model import Messages, Tokenizer, chat_body
 from .lora.request import LoRARequest, Loras
 from .outputs import RequestOutput
@@ -45,6 +45,7 @@ def _pump(queue: _celer.Queue, waiting: dict[int, Waiting], lock: threading.Lock
         waiting.clear()
 
 
+@shows_arguments
 class AsyncLLM(NotPickled):
     """An engine for asyncio. EngineArgs lists what it takes; unknown names are errors."""
 

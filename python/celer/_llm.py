@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import itertools
 import json
 import os
@@ -230,6 +231,17 @@ def list_prompts(prompts: Prompts) -> list[Prompt]:
     return found  # type: ignore[return-value]
 
 
+def shows_arguments(kind: type[T]) -> type[T]:
+    """help() and editors list the fields of EngineArgs where the code has **kwargs."""
+    parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    parameters += [inspect.Parameter(
+        one.name, inspect.Parameter.POSITIONAL_OR_KEYWORD if one.name == "model" else inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if one.default is MISSING else one.default, annotation=one.type) for one in fields(EngineArgs)]
+    setattr(kind.__init__, "__signature__", inspect.Signature(parameters))
+    return kind
+
+
+@shows_arguments
 class LLM(NotPickled):
     """vLLM's LLM: a model for many prompts at once. EngineArgs lists what it takes; unknown names are errors."""
 

@@ -93,6 +93,25 @@ class NodeArg:
         # A dimension of any size is its name, or None.
         self.shape: list[int | str | None] = [
             size if size >= 0 else (name or None) for size, name in zip(port["shape"], port["dim_names"])]
+        # What each run compares with.
+        numpy_name = _TYPES.get(self.dtype, ("", ""))[1]
+        self.numpy_type = np.dtype(numpy_name) if numpy_name else None
+        self._fixed = [(axis, size) for axis, size in enumerate(self.shape) if isinstance(size, int)]
+
+    def check(self, array: Array) -> None:
+        """Whether it has this type and shape."""
+        wanted = self.numpy_type
+        if wanted is not None and array.dtype is not wanted and array.dtype != wanted:
+            raise ValueError(f"the input '{self.name}' has elements of {array.dtype}, expected {wanted}")
+        if not self.shape:
+            return
+        shape = array.shape
+        same = len(shape) == len(self.shape)
+        if same:
+            for axis, size in self._fixed:
+                same = same and shape[axis] == size
+        if not same:
+            raise ValueError(f"the input '{self.name}' has the shape {list(shape)}, expected {self.shape}")
 
     def __repr__(self) -> str:
         return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape})"
@@ -275,13 +294,8 @@ class InferenceSession(NotPickled):
                     return value  # numpy has no such type
                 value = np.from_dlpack(value)
             else:
-                value = np.asarray(value, _TYPES.get(port.dtype, ("", ""))[1] or None)
-        wanted = _TYPES.get(port.dtype, ("", ""))[1]
-        if wanted and value.dtype != wanted:
-            raise ValueError(f"the input '{name}' has elements of {value.dtype}, expected {wanted}")
-        fixed = [(have, want) for have, want in zip(value.shape, port.shape) if isinstance(want, int) and have != want]
-        if port.shape and (fixed or value.ndim != len(port.shape)):
-            raise ValueError(f"the input '{name}' has the shape {list(value.shape)}, expected {port.shape}")
+                value = np.asarray(value, port.numpy_type)
+        port.check(value)
         return value if value.flags.c_contiguous else np.ascontiguousarray(value)
 
     @staticmethod
@@ -302,9 +316,8 @@ class InferenceSession(NotPickled):
             raise TypeError(f"output_names is {output_names!r}, expected a list of names, or None")
         if not isinstance(input_feed, Mapping):
             raise TypeError(f"input_feed is a {type(input_feed).__name__}, expected a dict of arrays by name")
-        names = list(self._places) if output_names is None else [self.check_output(one) for one in output_names]
+        places = list(self._places.values()) if output_names is None else [self._places[self.check_output(one)] for one in output_names]
         feed = {name: self._to_array(name, value) for name, value in input_feed.items()}
-        places = [self._places[name] for name in names]
         return [self._from_array(self._outputs[at], made) for at, made in zip(places, self._native.run(feed, places))]
 
     def run_into(self, outputs: Mapping[str, Array | None], input_feed: Mapping[str, Any]) -> dict[str, Array]:

@@ -4,10 +4,12 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <semaphore.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
-#include <condition_variable>
+#include <ctime>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -97,20 +99,51 @@ struct Flight {
   }
 };
 
-// Events of a queue's requests, from the engine's thread.
-struct Mailbox {
-  std::mutex mutex;
-  std::condition_variable arrived;
-  std::deque<std::pair<int64_t, TokenEvent>> events;  // by the request's key
-  bool woken = false;
+// Events of a queue's requests, from the engine's thread. A semaphore tells of them: unlike that of a condition variable its wait
+// ends when a signal is handled, so that Python answers Ctrl-C at once.
+class Mailbox {
+ public:
+  using Events = std::deque<std::pair<int64_t, TokenEvent>>;  // by the request's key
+  using Time = std::chrono::steady_clock::time_point;
+
+  Mailbox() { sem_init(&arrived_, 0, 0); }
+  ~Mailbox() { sem_destroy(&arrived_); }
+  Mailbox(const Mailbox&) = delete;
+  Mailbox& operator=(const Mailbox&) = delete;
 
   void Push(int64_t key, TokenEvent event) {
-    {
-      const std::lock_guard lock(mutex);
-      events.emplace_back(key, std::move(event));
-    }
-    arrived.notify_one();
+    Change([&] { events_.emplace_back(key, std::move(event)); });
   }
+  // Ends a wait.
+  void Wake() {
+    Change([&] { woken_ = true; });
+  }
+  // What came, waiting for something. `*ends`: set where Wake() or a signal ended the wait.
+  Events Take(Time until, bool* ends) {
+    const int64_t ns = std::chrono::duration_cast<std::chrono::nanoseconds>(until.time_since_epoch()).count();
+    const timespec time{.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
+    if (sem_clockwait(&arrived_, CLOCK_MONOTONIC, &time) != 0 && errno == EINTR) *ends = true;
+    const std::lock_guard lock(mutex_);
+    told_ = false;
+    *ends |= std::exchange(woken_, false);
+    return std::exchange(events_, {});
+  }
+
+ private:
+  template <class Fn>
+  void Change(const Fn& change) {
+    {
+      const std::lock_guard lock(mutex_);
+      change();
+      if (std::exchange(told_, true)) return;
+    }
+    sem_post(&arrived_);
+  }
+
+  sem_t arrived_{};
+  std::mutex mutex_;
+  Events events_;
+  bool told_ = false, woken_ = false;
 };
 
 Error ToError(const server::ApiError& error) {
@@ -212,16 +245,10 @@ class Queue {
   }
 
   // Ends a Take() that waits.
-  void Wake() {
-    {
-      const std::lock_guard lock(mailbox_->mutex);
-      mailbox_->woken = true;
-    }
-    mailbox_->arrived.notify_all();
-  }
+  void Wake() { mailbox_->Wake(); }
 
-  // What came since the last call, waiting for something; [] if nothing did in time. `whole`: requests that have
-  // ended, each once; else everything new.
+  // What came since the last call, waiting for something; [] if nothing did in time or before a signal was handled. `whole`:
+  // requests that have ended, each once; else everything new.
   nb::list Take(double seconds, bool whole) {
     python::OrRaise(CheckFork());
     std::vector<std::pair<bool, Flight*>> ready;
@@ -229,15 +256,16 @@ class Queue {
     {
       const nb::gil_scoped_release release;
       taking.lock();
-      const auto until =
-          std::chrono::steady_clock::now() + std::chrono::duration<double>(std::clamp(seconds, 0.0, 1e6));
+      const Mailbox::Time until = std::chrono::steady_clock::now() +
+                                  std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                                      std::chrono::duration<double>(std::clamp(seconds, 0.0, 1e6)));
+      bool ends = false;
       do {
-        Drain(until);
+        Drain(until, &ends);
         const std::lock_guard lock(mutex_);
         for (auto& [key, flight] : *flights_)
           if (whole ? flight.last : flight.changed) ready.emplace_back(flight.last, &flight);
-      } while (ready.empty() && !woken_ && std::chrono::steady_clock::now() < until);
-      woken_ = false;
+      } while (ready.empty() && !ends && std::chrono::steady_clock::now() < until);
     }
     // Only who takes changes or removes flights, so the pointers hold.
     nb::list out;
@@ -302,16 +330,8 @@ class Queue {
   }
 
   // Moves events to their requests, waiting for the first.
-  void Drain(std::chrono::time_point<std::chrono::steady_clock, std::chrono::duration<double>> until) {
-    std::deque<std::pair<int64_t, TokenEvent>> events;
-    {
-      std::unique_lock lock(mailbox_->mutex);
-      mailbox_->arrived.wait_until(lock,
-                                   std::chrono::time_point_cast<std::chrono::steady_clock::duration>(until),
-                                   [&] { return !mailbox_->events.empty() || mailbox_->woken; });
-      woken_ |= std::exchange(mailbox_->woken, false);
-      events.swap(mailbox_->events);
-    }
+  void Drain(Mailbox::Time until, bool* ends) {
+    Mailbox::Events events = mailbox_->Take(until, ends);
     const std::lock_guard lock(mutex_);
     for (auto& [key, event] : events)
       if (const auto found = flights_->find(key); found != flights_->end())
@@ -376,8 +396,7 @@ class Queue {
   std::shared_ptr<Handle> model_;
   std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
   std::mutex taking_;  // one Take() at a time; of the next, too
-  bool woken_ = false;
-  std::mutex mutex_;  // of the next
+  std::mutex mutex_;   // of the next
   // In a forked child they are left alone: their tickets would wait for a lock of the parent's.
   std::shared_ptr<std::map<int64_t, Flight>> flights_ =
       Guarded(std::make_unique<std::map<int64_t, Flight>>());

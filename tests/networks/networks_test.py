@@ -115,14 +115,14 @@ ROUNDED = {"ddddocr-old": (2e-2, "ONNX Runtime rounds what its LSTM reads to 8 b
 
 
 def pull(celer, name, fetch):
-    """The path in the cache, or why there is none."""
-    listed = subprocess.run([celer, "pull", "--list"], capture_output=True, text=True, timeout=60).stdout
+    """The path in the cache, or why there is none. celer: the program, as the words of a command."""
+    listed = subprocess.run([*celer, "pull", "--list"], capture_output=True, text=True, timeout=60).stdout
     cached = any(line.split()[:1] == [name] and line.endswith("(here)") for line in listed.splitlines())
     if not fetch and not cached:
         return None, "not in the cache; --fetch fetches it"
     if UNREACHABLE and not cached:
         return None, UNREACHABLE[0]
-    result = subprocess.run([celer, "pull", name, "--timeout", "30"], capture_output=True, text=True, timeout=1800,
+    result = subprocess.run([*celer, "pull", name, "--timeout", "30"], capture_output=True, text=True, timeout=1800,
                             env={"PIP_RETRIES": "1", **os.environ})
     if result.returncode != 0:
         lines = result.stderr.strip().splitlines()
@@ -193,7 +193,7 @@ def main():
     counts = {"equal": 0, "unsteady": 0, "nearer": 0, "rounded": 0, "WRONG": 0}
     skipped = 0
     for name in names:
-        path, why = pull(args.celer, name, args.fetch)
+        path, why = pull([args.celer], name, args.fetch)
         if not path:
             print(f"{name}: skipped, {why}", flush=True)
             skipped += 1

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import threading
 import unittest
 import urllib.request
 
@@ -73,6 +74,21 @@ class Async(unittest.IsolatedAsyncioTestCase):
         gc.collect()
         stats = await self.settled()
         self.assertEqual(stats["kv_blocks_used"], 0)
+
+    async def test_engines_come_and_go(self):
+        """Each has a thread of Python's and those of the library; left alone with a request in flight, shut down, or neither."""
+        before = threading.active_count(), len(os.listdir("/proc/self/task"))
+        for i in range(30):
+            llm = AsyncLLM(tiny.model(), max_model_len=256, threads=1, kv_cache_memory_bytes=8 << 20)
+            async for _ in llm.generate("x", SamplingParams(max_tokens=200 if i % 3 == 0 else 2, ignore_eos=True), "0"):
+                if i % 3 == 0:
+                    break
+            if i % 3 == 1:
+                llm.shutdown()
+            del llm
+        gc.collect()
+        await asyncio.sleep(0)
+        self.assertEqual((threading.active_count(), len(os.listdir("/proc/self/task"))), before)
 
     async def test_abort(self):
         output = None

@@ -3,6 +3,7 @@
 
   python3 run_tests.py build                     the wheel, tests and types: in CI
   python3 run_tests.py build --full [PYTHON...]  also those that need PyTorch, with each of these interpreters
+  python3 run_tests.py build --networks          only the networks that `celer pull` knows, all of them
 
 The wheel is unpacked into a folder for this interpreter, which has what tests compare with, and installed as a user would into
 a fresh venv, which has nothing but what the wheel brings.
@@ -16,7 +17,7 @@ import tempfile
 import unittest
 
 BUILD = pathlib.Path(sys.argv[1]).resolve()
-FULL = "--full" in sys.argv
+FULL, NETWORKS = "--full" in sys.argv, "--networks" in sys.argv
 PYTHONS = (sys.argv[sys.argv.index("--full") + 1:] if FULL else []) or [sys.executable]
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -30,7 +31,7 @@ print(len(answer.token_ids), celer.__version__)
 
 
 def run(*command, check=True, **options):
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=900, **options)
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=7200 if NETWORKS else 900, **options)
     if check and done.returncode != 0:
         raise AssertionError(f"{command}: exit code {done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}")
     return done
@@ -48,11 +49,13 @@ class Package(unittest.TestCase):
         run(sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "--target", cls.site, cls.wheel)
 
     def environment(self):
-        return {**os.environ, "PYTHONPATH": str(self.site), "CELER_CACHE": str(self.work)}
+        return {**os.environ, "PYTHONPATH": str(self.site)}
 
-    def run_tests(self, name, python=sys.executable):
+    def run_tests(self, name, python=sys.executable, more=(), **environment):
         """A file of tests; 77: all of it was skipped."""
-        done = run(python, HERE / name, check=False, env=self.environment(), cwd=self.work)
+        environment = {"CELER_CACHE": str(self.work), **environment}
+        done = run(python, HERE / name, *more, check=False, cwd=self.work,
+                   env={key: value for key, value in (self.environment() | environment).items() if value is not None})
         print(done.stdout + "\n".join(line for line in done.stderr.splitlines() if not line.endswith("... ok")), flush=True)
         if done.returncode == 77:
             self.skipTest(done.stdout.strip())
@@ -66,6 +69,10 @@ class Package(unittest.TestCase):
 
     def test_networks(self):
         self.run_tests("session_test.py")
+
+    def test_networks_of_files(self):
+        # Networks that `celer pull` fetched are in the user's cache.
+        self.run_tests("session_networks_test.py", CELER_CACHE=os.environ.get("CELER_CACHE"), more=["--all"] if NETWORKS else [])
 
     def test_all_else(self):
         self.run_tests("more_test.py")
@@ -147,4 +154,4 @@ if __name__ == "__main__":
     for tool in ("g++", "nm"):
         if not shutil.which(tool):
             sys.exit(f"{tool} is missing")
-    unittest.main(argv=sys.argv[:1], verbosity=2)
+    unittest.main(argv=[sys.argv[0], *(["Package.test_networks_of_files"] if NETWORKS else [])], verbosity=2)

@@ -17,12 +17,17 @@ def celer_command(*args, **options):
     return subprocess.run([sys.executable, "-m", "celer", *map(str, args)], capture_output=True, text=True, timeout=300, **options)
 
 
-def model():
-    path = pathlib.Path(FOLDER.name) / "tiny.gguf"
+def model(name="tiny", layers=2, hidden=64, intermediate=96):
+    path = pathlib.Path(FOLDER.name) / f"{name}.gguf"
     if not path.exists():
-        celer_command("synth", "llama-3.1-8b", "--weights", "q8_0", "-o", path, "--layers", 2, "--hidden", 64, "--intermediate", 96,
-                      "--vocab", 600, "--heads", 4, "--kv-heads", 2, "--head-dim", 32, check=True)
+        celer_command("synth", "llama-3.1-8b", "--weights", "q8_0", "-o", path, "--layers", layers, "--hidden", hidden, "--intermediate",
+                      intermediate, "--vocab", 600, "--heads", 4, "--kv-heads", 2, "--head-dim", 32, check=True)
     return str(path)
+
+
+def larger():
+    """32 million parameters: a step takes milliseconds, and its memory is seen beside Python's."""
+    return model("larger", 4, 768, 3072)
 
 
 class Case(unittest.TestCase):

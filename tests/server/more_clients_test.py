@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Clients that are too large for every test run, against celer serve: more_clients_test.py CELER.
-LangChain's OpenAI chat model, llm, lm-eval's local-completions, and schemathesis on /openapi.json.
-tools/test_clients.sh makes a venv with them; what is missing is skipped by name."""
+LangChain's and LlamaIndex's models, llm, lm-eval's local-completions, and schemathesis on /openapi.json.
+tools/test_clients.sh makes venvs with them; what is missing is skipped by name."""
 import importlib.util
 import json
 import os
@@ -13,7 +13,7 @@ import unittest
 from serving import ServerCase
 
 BIN = pathlib.Path(sys.executable).parent
-PACKAGES = {"langchain_openai": "langchain-openai", "llm": "llm", "lm_eval": "lm-eval", "schemathesis": "schemathesis"}
+PACKAGES = {"langchain_openai": "langchain-openai", "llama_index": "llama-index-llms-openai-like", "llm": "llm", "lm_eval": "lm-eval", "schemathesis": "schemathesis"}
 MISSING = {module for module in PACKAGES if not importlib.util.find_spec(module)}
 
 
@@ -87,6 +87,71 @@ class LangChain(MoreClients):
         for chunk in bound.stream("Rain in Rome?", max_tokens=400):
             streamed = chunk if streamed is None else streamed + chunk
         self.assertEqual(streamed.tool_calls[0]["args"], call["args"])
+
+
+@needs("llama_index")
+class LlamaIndex(MoreClients):
+    template = "hermes_tools.jinja"
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        from llama_index.core.llms import ChatMessage
+        from llama_index.embeddings.openai_like import OpenAILikeEmbedding
+        from llama_index.llms.openai_like import OpenAILike
+        at = {"api_base": cls.server.url + "/v1", "api_key": "none"}
+        cls.llm = OpenAILike(model="tiny", is_chat_model=True, is_function_calling_model=True, context_window=2048, temperature=0, max_tokens=24,
+                             max_retries=0, **at)
+        cls.text = OpenAILike(model="tiny", is_chat_model=False, context_window=2048, temperature=0, max_tokens=24, max_retries=0, **at)
+        cls.embedding = OpenAILikeEmbedding(model_name="tiny", max_retries=0, **at)
+        cls.messages = [ChatMessage(role="system", content="Be brief."), ChatMessage(role="user", content="Why is the sky blue?")]
+
+    def test_chat_and_text_whole_and_streamed(self):
+        whole = self.llm.chat(self.messages)
+        self.assertEqual(whole.raw.usage.completion_tokens, 24)
+        streamed = list(self.llm.stream_chat(self.messages))
+        self.assertGreater(len(streamed), 2)
+        self.assertEqual(streamed[-1].message.content, whole.message.content)
+        self.assertEqual("".join(part.delta or "" for part in streamed), whole.message.content)
+        text = self.text.complete("Why is the sky blue?").text
+        self.assertTrue(text)
+        self.assertEqual("".join(part.delta or "" for part in self.text.stream_complete("Why is the sky blue?")), text)
+
+    def test_async(self):
+        import asyncio
+
+        async def ask():
+            whole = await self.llm.achat(self.messages)
+            return whole.message.content, "".join([part.delta or "" async for part in await self.llm.astream_chat(self.messages)])
+        whole, streamed = asyncio.run(ask())
+        self.assertEqual(whole, streamed)
+        self.assertTrue(whole)
+
+    def test_tools(self):
+        from typing import Literal
+        from llama_index.core.tools import FunctionTool
+
+        def weather(city: Literal["Rome", "Oslo"]) -> str:
+            """The weather of a city."""
+            return city
+        answer = self.llm.chat_with_tools([FunctionTool.from_defaults(weather)], "Rain in Rome?", tool_required=True, max_tokens=400)
+        (call,) = self.llm.get_tool_calls_from_response(answer)
+        self.assertEqual(call.tool_name, "weather")
+        self.assertIn(call.tool_kwargs["city"], ("Rome", "Oslo"))
+
+    def test_index(self):
+        """Documents are embedded, the nearest ones found, and a question is answered out of them."""
+        import numpy as np
+        from llama_index.core import Document, VectorStoreIndex
+        texts = ["Rain is water that falls out of clouds.", "Iron is a metal that rusts.", "Honey is made by bees."]
+        vectors = np.array(self.embedding.get_text_embedding_batch(texts))
+        np.testing.assert_allclose(vectors[1], self.embedding.get_text_embedding(texts[1]), atol=1e-3)
+        index = VectorStoreIndex.from_documents([Document(text=text) for text in texts], embed_model=self.embedding)
+        (found,) = index.as_retriever(similarity_top_k=1).retrieve(texts[2])
+        self.assertEqual(found.text, texts[2])
+        answer = index.as_query_engine(llm=self.llm, similarity_top_k=2).query("Who makes honey?")
+        self.assertTrue(str(answer))
+        self.assertEqual(len(answer.source_nodes), 2)
 
 
 @needs("llm")
