@@ -71,6 +71,8 @@ class EngineThread {
   std::optional<Error> fault() const;
   const Engine::Info& info() const;
   EngineStats stats() const;  // after the last step
+  // How many of the prompt's leading tokens the request would find in the prefix cache now.
+  int64_t CachedTokens(const Request& request) const;
   // As Engine::adapters(), for any thread.
   const std::shared_ptr<Adapters>& adapters() const;
 

@@ -83,7 +83,11 @@ std::string ProgressText(const std::string& label, int64_t done, int64_t total, 
 StatusLine::StatusLine() : terminal_(::isatty(STDERR_FILENO) != 0) {}
 
 void StatusLine::Show(const std::string& text) const {
-  if (!terminal_) return;
+  if (!terminal_) {
+    if (text.empty() || Clock::now() - last_ < kPlainLine) return;
+    last_ = Clock::now();
+    return Say("{}\n", text);
+  }
   Say("\r{}\x1b[K", Shorten(text, static_cast<size_t>(MessageWidth() - 1)));
   std::fflush(stderr);
 }

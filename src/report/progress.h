@@ -29,7 +29,7 @@ class ProgressLine {
   Clock::time_point start_, last_;
 };
 
-// One line on stderr that is drawn over, on a terminal only.
+// One line on stderr that is drawn over on a terminal; elsewhere, rare plain lines.
 class StatusLine {
  public:
   StatusLine();
@@ -39,7 +39,10 @@ class StatusLine {
   void Show(const std::string& text) const;
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   bool terminal_;
+  mutable Clock::time_point last_ = Clock::now();
 };
 
 // How far it is, in a line of at most `width` columns: what is dispensable goes first, then the label's

@@ -4,17 +4,23 @@
 
 #include "base/device.h"
 #include "engine/loop/engine_internals.h"
+#include "engine/loop/replicas.h"
 #include "limits/measured_machine.h"
 
 namespace celer::server {
 namespace {
 
-Result<LoadedModel> LoadModel(const ServerOptions& options, const KvPublisher* publisher) {
-  CELER_ASSIGN(TextModel text, TextModel::Load(options.model));
+using Publishers = std::vector<std::unique_ptr<KvPublisher>>;  // one for each engine, or none
+
+Result<LoadedModel> LoadModel(const ServerOptions& options, const Publishers& publishers) {
+  CELER_ASSIGN(const Prompter prompter, LoadPrompter(options.model));
+  CELER_ASSIGN(std::vector<std::unique_ptr<Engine>> engines,
+               LoadReplicas(options.model.engine, options.replicas));
+  const Engine::Info& info = engines[0]->info();
+  CELER_RETURN_IF_ERROR(prompter.CheckFits(info));
   LoadedModel loaded;
-  const Engine::Info& info = text.engine->info();
   CELER_ASSIGN(ServedModel made,
-               MakeServedModel(options.names.at(0), text.prompter, info, options.model.chat_template));
+               MakeServedModel(options.names.at(0), prompter, info, options.model.chat_template));
   const auto model = std::make_shared<ServedModel>(std::move(made));
   model->aliases = {options.names.begin() + 1, options.names.end()};
   model->model_defaults = options.model_defaults;
@@ -24,15 +30,17 @@ Result<LoadedModel> LoadModel(const ServerOptions& options, const KvPublisher* p
   if (auto machine =
           LoadOrMeasureThisMachine(/*allow_measure=*/false, device ? *device : Device::Cpu(), info.threads))
     loaded.machine = std::move(*machine);
-  if (loaded.machine) text.engine->SetMachine(*loaded.machine);
-  model->adapters = text.engine->adapters();
+  model->adapters = engines[0]->adapters();
   for (const Adapters::Info& adapter : model->adapters->List())
     if (model->Answers(adapter.name))
       return Error::Invalid("`lora`: the model itself is called '", adapter.name,
                             "'; give the adapter another name");
-  if (publisher) EngineInternals::LogKv(*text.engine, publisher->log());
   loaded.model = model;
-  loaded.engine = std::make_unique<EngineThread>(std::move(text.engine));
+  for (size_t rank = 0; rank < engines.size(); ++rank) {
+    if (loaded.machine) engines[rank]->SetMachine(*loaded.machine);
+    if (!publishers.empty()) EngineInternals::LogKv(*engines[rank], publishers[rank]->log());
+    loaded.engines.push_back(std::make_unique<EngineThread>(std::move(engines[rank])));
+  }
   return loaded;
 }
 
@@ -48,16 +56,22 @@ void RaiseDescriptorLimit() {
 
 Result<int> Serve(ServerOptions options) {
   RaiseDescriptorLimit();
-  std::unique_ptr<KvPublisher> publisher;
+  Publishers publishers;
+  std::vector<const KvPublisher*> shown;
   if (!options.kv_events.publish.empty()) {
     if (!options.model.engine.prefix_cache)
       return Error::Invalid("KV events tell what the prefix cache holds, which is off; turn it on");
-    CELER_ASSIGN(publisher, KvPublisher::Start(options.kv_events));
-    if (options.on_publishing) options.on_publishing(*publisher);
+    for (int rank = 0; rank < options.replicas; ++rank) {
+      CELER_ASSIGN(const KvEventOptions own, ForRank(options.kv_events, rank, options.replicas));
+      CELER_ASSIGN(auto publisher, KvPublisher::Start(own));
+      if (options.on_publishing) options.on_publishing(*publisher);
+      shown.push_back(publisher.get());
+      publishers.push_back(std::move(publisher));
+    }
   }
   EventLoop loop;
-  Service service(loop, options.service, [&options, to = publisher.get()] { return LoadModel(options, to); });
-  service.UsePublisher(publisher.get());
+  Service service(loop, options.service, [&] { return LoadModel(options, publishers); });
+  service.UsePublishers(std::move(shown));
   CELER_ASSIGN(const auto http, HttpServer::Listen(loop, options.http, service.Handlers()));
   service.UseServer(http.get());
   if (options.on_listening) options.on_listening(http->url());

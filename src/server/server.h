@@ -20,10 +20,11 @@ struct ServerOptions {
   Pooling pooling = Pooling::kNone;  // of embeddings; kNone: as the model's folder has it, else the mean
   HttpOptions http;
   ServiceOptions service;
+  int replicas = 1;          // engines (engine/loop/replicas.h)
   KvEventOptions kv_events;  // with no address: none
   std::function<void(const std::string& url)> on_listening;
-  std::function<void(const KvPublisher& publisher)> on_publishing;
-  std::function<void(const Engine::Info& info)> on_ready;
+  std::function<void(const KvPublisher& publisher)> on_publishing;  // for each engine
+  std::function<void(const Engine::Info& info)> on_ready;           // of the first engine
 };
 
 // Returns after a graceful shutdown on SIGTERM or SIGINT: 0, or 1 after a fault of the device. An error if it

@@ -44,13 +44,13 @@ def chain(tokens, seed="vllm-none-hash", keys=None, salt=None):
 class Subscriber:
     """Everything that a server publishes: what comes, and what it replays."""
 
-    def __init__(self, server, topic=""):
-        match = server.until(r"KV events on (\S+?), replay on (\S+)")
+    def __init__(self, server, topic="", rank=0):
+        addresses = server.get("/server_info")[1]["kv_events"]["ranks"][rank]
         self.topic, self.context = topic.encode(), zmq.Context()
         self.live = self.context.socket(zmq.SUB)
         self.live.subscribe(self.topic)
-        self.live.connect(match[1])
-        self.replay_address = match[2]
+        self.live.connect(addresses["address"])
+        self.replay_address = addresses["replay"]
         self.came = {}
 
     def poll(self):
@@ -86,8 +86,8 @@ class Subscriber:
 class Index:
     """What a router keeps of one replica."""
 
-    def __init__(self, layout):
-        self.layout, self.hashes, self.next, self.seen = layout, {}, 0, set()
+    def __init__(self, layout, rank=0):
+        self.layout, self.rank, self.hashes, self.next, self.seen = layout, rank, {}, 0, set()
 
     def event(self, packed):
         if self.layout == "array":
@@ -100,7 +100,7 @@ class Index:
 
     def apply(self, batch):
         seconds, events, rank = msgpack.unpackb(batch)
-        assert abs(time.time() - seconds) < 600 and rank == 0
+        assert abs(time.time() - seconds) < 600 and rank == self.rank
         for packed in events:
             kind, event = self.event(packed)
             self.seen.add(kind)
@@ -150,9 +150,10 @@ class KvEvents(unittest.TestCase):
         self.addCleanup(subscriber.close)
         return server, subscriber
 
-    def cached(self, server, prompt, **fields):
+    def cached(self, server, prompt, rank=None, **fields):
         """Tokens of the prompt that were in the cache."""
-        status, answer = server.post("/v1/completions", {"prompt": prompt, "max_tokens": 1, "temperature": 0, **fields})
+        status, answer = server.post("/v1/completions", {"prompt": prompt, "max_tokens": 1, "temperature": 0, **fields},
+                                     headers={} if rank is None else {"X-Data-Parallel-Rank": str(rank)})
         self.assertEqual(status, 200, answer)
         return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
 
@@ -253,6 +254,56 @@ class KvEvents(unittest.TestCase):
         self.assertGreater(index.next, 10)
         self.assertEqual(server.stop()[0], 0)
 
+    def test_each_engine_publishes_its_own(self):
+        server, first = self.serve("--data-parallel-size", "2", kv="1MiB")
+        second = Subscriber(server, rank=1)
+        self.addCleanup(second.close)
+        self.assertNotEqual(first.replay_address, second.replay_address)
+        common, own = list(range(100, 164)) + [1], list(range(200, 248)) + [1]
+        for rank in (0, 1):
+            self.cached(server, common, rank)
+        self.cached(server, own, 1)
+        self.settle(server)
+        indices = [Index("map"), Index("map", rank=1)]
+        for index, subscriber in zip(indices, (first, second)):
+            index.read(subscriber)
+        self.assertEqual(list(indices[0].hashes), chain(common))
+        self.assertEqual(set(indices[1].hashes), set(chain(common)) | set(chain(own)))
+        self.assertEqual(self.cached(server, own), 48, "the engine that has it is asked")
+
+    def test_replays_that_nobody_reads_hold_little(self):
+        server, subscriber = self.serve(kv="1MiB", context=1024)
+        draw = random.Random(3)
+        for _ in range(150):
+            self.cached(server, [draw.randrange(500) for _ in range(800)])
+        self.settle(server)
+        index = Index("map")
+        index.read(subscriber)
+        self.assertGreater(index.next, 150)
+        before, deaf = server.memory(), []
+        for _ in range(40):
+            socket = subscriber.context.socket(zmq.DEALER)
+            socket.setsockopt(zmq.RCVHWM, 1)
+            socket.setsockopt(zmq.RCVBUF, 4096)
+            socket.connect(subscriber.replay_address)
+            deaf.append(socket)
+        for _ in range(60):
+            for socket in deaf:
+                socket.send_multipart([b"", (0).to_bytes(8, "big")])
+        server.until(r"a replay ended \d+ messages early")
+        end, last = time.monotonic() + SLOW * 60, -1
+        while last != (now := server.memory()) and time.monotonic() < end:
+            last = now
+            time.sleep(0.3)
+        self.assertLess(now - before, 192 << 20)
+        for socket in deaf:
+            socket.close(0)
+        # What they held is free again, and others get all they ask for.
+        while len(subscriber.replay()) < index.next:
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.1)
+        self.assertEqual(server.stop()[0], 0)
+
     def test_what_cannot_be(self):
         def refused(*flags):
             done = subprocess.run([CELER, "serve", self.model, "--port", "0", "--device", "cpu", *flags], capture_output=True, text=True, timeout=SLOW * 60)
@@ -274,6 +325,9 @@ class KvEvents(unittest.TestCase):
             server.stop()
             self.assertFalse((pathlib.Path(folder) / "socket").exists())
         self.assertIn("prefix cache", refused("--kv-events", ANY, "--no-prefix-cache"))
+        self.assertIn("leave 2 between them", refused("--kv-events", "tcp://127.0.0.1:5557", "--kv-events-replay", "tcp://127.0.0.1:5558",
+                                                     "--data-parallel-size", "2"))
+        self.assertIn("would have port 65536", refused("--kv-events", "bind:tcp://127.0.0.1:65535", "--data-parallel-size", "2"))
         server, _ = self.serve()
         taken = server.until(r"KV events on tcp://(\S+?),")[1]
         self.assertIn("in use", refused("--kv-events", f"bind:tcp://{taken}"))

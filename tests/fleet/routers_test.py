@@ -16,7 +16,6 @@ REQUESTS, AT_ONCE = 500, 8
 class Routers(FleetCase):
     def behind(self, name, count):
         servers = [self.start() for _ in range(count)]
-        # HAProxy's example has two servers.
         proxy = self.before(name, servers, *(["--policy", "cache_aware"] if name in front.ROUTERS else []))
         talks = fleet.families(10, REQUESTS // 50)
 
@@ -43,7 +42,7 @@ class Routers(FleetCase):
 
     def test_all(self):
         for name in front.available():
-            for count in (2, 4) if name in front.ROUTERS else (2,):
+            for count in (2, 4):
                 with self.subTest(name=name, count=count):
                     self.behind(name, count)
 

@@ -168,8 +168,9 @@ class Nginx(BalancerCase):
         folder = cls.folder / "nginx"
         folder.mkdir(exist_ok=True)
         ports = [server.port for server in cls.servers]
+        last = "    server 127.0.0.1:8002 max_fails=1 fail_timeout=5s;\n"
         (folder / "celer.conf").write_text(fleet.edited((fleet.DEPLOY / "nginx/celer.conf").read_text(), {
-            "127.0.0.1:8001": f"127.0.0.1:{ports[0]}", "127.0.0.1:8002": f"127.0.0.1:{ports[1]}",
+            last: "".join(last.replace("8002", str(one)) for one in ports[1:]), "127.0.0.1:8001": f"127.0.0.1:{ports[0]}",
             "listen 8000": f"listen 127.0.0.1:{port}", "/var/log/nginx/": f"{folder}/"}))
         kinds = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         (folder / "nginx.conf").write_text(
@@ -185,9 +186,14 @@ class HAProxy(BalancerCase):
     @classmethod
     def start_proxy(cls, port):
         env = {"CELER_BIND": f"127.0.0.1:{port}"}
+        text = (fleet.DEPLOY / "haproxy/haproxy.cfg").read_text()
         for i, server in enumerate(cls.servers):
             env[f"CELER_{i}"] = f"127.0.0.1:{server.port}"
-        return fleet.Proxy([fleet.program("haproxy"), "-f", fleet.DEPLOY / "haproxy/haproxy.cfg"], port, cls.folder / "haproxy.log", env)
+            if i > 1:
+                text += f'    server celer-{i} "${{CELER_{i}}}"\n'
+        config = cls.folder / "haproxy.cfg"
+        config.write_text(text)
+        return fleet.Proxy([fleet.program("haproxy"), "-f", config], port, cls.folder / "haproxy.log", env)
 
 
 if __name__ == "__main__":

@@ -142,8 +142,9 @@ Result<int> Run(ServeCommandFlags& flags) {
         publisher.replay_address().empty() ? "" : ", replay on " + publisher.replay_address());
   };
   options.on_ready = [&](const Engine::Info& info) {
-    Say("ready: {} on {}, sequences of up to {} tokens, KV for {} tokens\n", options.names[0], info.device,
-        info.context, info.kv_tokens);
+    Say("ready: {} on {}, {}sequences of up to {} tokens, KV for {} tokens{}\n", options.names[0],
+        info.device, options.replicas > 1 ? std::to_string(options.replicas) + " engines, " : "",
+        info.context, info.kv_tokens, options.replicas > 1 ? " each" : "");
   };
   return server::Serve(options);
 }
@@ -162,6 +163,11 @@ int ServeCommand(const std::vector<std::string>& args) {
   app.add_option("--port", flags.port, "0: any that is free")->check(Between(0, 65535));
   app.add_option("--served-model-name", flags.server.names,
                  "what clients call the model; more than one can be given");
+  app.add_option(
+         "--data-parallel-size", flags.server.replicas,
+         "engines in this process, each with a KV and a batch of its own: one on each CUDA device from "
+         "--device on, or on the CPU, where they share the weights and divide --threads")
+      ->check(Between(1, 256));
   AddLoraFlags(app, flags);
   AddKvEventFlags(app, flags.server.kv_events);
   app.add_flag("--model-defaults", flags.server.model_defaults,

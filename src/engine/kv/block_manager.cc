@@ -27,11 +27,31 @@ int32_t BlockManager::Take() {
     return static_cast<int32_t>(blocks_.size() - 1);
   }
   const int32_t block = first_;
+  evictions_ += LeaveCache(block);
   Unlink(block);
-  evictions_ += cache_.Holds(block) ? 1 : 0;
-  cache_.Erase(block);
   At(block).ref_count = 1;
   return block;
+}
+
+// Of a chain the last block is freed first, so it is evicted first, unless another block with the same tokens was
+// computed meanwhile: then blocks that are still used, or were used later, may stand behind an evicted one.
+int64_t BlockManager::LeaveCache(int32_t block) {
+  const std::span<const int32_t> gone = cache_.Erase(block);
+  for (const int32_t one : gone) {
+    if (ref_count(one) > 0) continue;
+    --cached_free_;
+    Unlink(one);
+    PushFront(one);
+  }
+  return std::ssize(gone);
+}
+
+void BlockManager::PushFront(int32_t block) {
+  Block& b = At(block);
+  ++free_;
+  b.after = first_;
+  (first_ == kEnd ? last_ : At(first_).before) = block;
+  first_ = block;
 }
 
 void BlockManager::AddRef(int32_t block) {
@@ -44,17 +64,12 @@ void BlockManager::Unref(int32_t block) {
   Block& b = At(block);
   CELER_CHECK_GT(b.ref_count, 0);
   if (--b.ref_count > 0) return;
+  if (!cache_.Holds(block)) return PushFront(block);
   ++free_;
-  if (cache_.Holds(block)) {
-    ++cached_free_;
-    b.before = last_;
-    (last_ == kEnd ? first_ : At(last_).after) = block;
-    last_ = block;
-  } else {
-    b.after = first_;
-    (first_ == kEnd ? last_ : At(first_).before) = block;
-    first_ = block;
-  }
+  ++cached_free_;
+  b.before = last_;
+  (last_ == kEnd ? first_ : At(last_).after) = block;
+  last_ = block;
 }
 
 int64_t BlockManager::Missing(std::span<const Write> writes) const {
@@ -121,14 +136,18 @@ void BlockManager::Attach(BlockTable* table, std::span<const int32_t> tokens, Pr
   }
 }
 
-int64_t BlockManager::CountCached(std::span<const int32_t> tokens, PrefixCache::Content content) const {
-  int64_t count = 0;
-  for (size_t at = 0; at + kKvBlockTokens <= tokens.size(); at += kKvBlockTokens, ++count) {
-    const auto found = cache_.Find(content, tokens.subspan(at).first<kKvBlockTokens>());
-    if (found.block == PrefixCache::kNone) break;
-    content = found.content;
+void BlockManager::Publish(const BlockTable& table, std::span<const int32_t> tokens,
+                           PrefixCache::Content root, int64_t* published, PrefixCache::Content* content) {
+  while ((*published + 1) * kKvBlockTokens <= std::ssize(tokens)) {
+    const auto block = static_cast<size_t>(*published);
+    *content =
+        cache_.Insert(*content, tokens.subspan(block * kKvBlockTokens).first<kKvBlockTokens>(), table[block]);
+    ++*published;
+    if (*content != PrefixCache::kGone) continue;
+    // What it found in the cache instead of a block of its own was evicted. Its own go there now.
+    *published = 0;
+    *content = root;
   }
-  return count;
 }
 
 int64_t BlockManager::CachedTokens(std::span<const int32_t> tokens, PrefixCache::Content content,
@@ -144,10 +163,7 @@ int64_t BlockManager::CachedTokens(std::span<const int32_t> tokens, PrefixCache:
 }
 
 void BlockManager::Uncache(const BlockTable& table) {
-  for (const int32_t block : table) {
-    if (ref_count(block) == 0 && cache_.Holds(block)) --cached_free_;
-    cache_.Erase(block);
-  }
+  for (const int32_t block : table) LeaveCache(block);
 }
 
 void BlockManager::UncacheAll() {

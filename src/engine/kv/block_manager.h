@@ -43,8 +43,9 @@ class BlockManager {
     BlockTable* table;
     int64_t first, end;
   };
-  // Exactly the blocks that Prepare() with the same writes allocates. Of the tables that share a block and
-  // all write to it, the last one keeps it: W beams that share their last block take W - 1, not W.
+  // The blocks that Prepare() with the same writes allocates, unless what it evicts makes a block its writer's
+  // own: then it takes fewer. Of the tables that share a block and all write to it, the last one keeps it: W beams
+  // that share their last block take W - 1, not W.
   int64_t Missing(std::span<const Write> writes) const;
   // Makes these positions writable: allocates blocks, and replaces shared ones by fresh ones, which `moves`
   // copies (copy-on-write). False, and no change, if there are too few free blocks.
@@ -63,11 +64,17 @@ class BlockManager {
   // cached behind `content`, which becomes the name of the whole chain.
   void Attach(BlockTable* table, std::span<const int32_t> tokens, PrefixCache::Content* content);
   // How many blocks Attach() would find.
-  int64_t CountCached(std::span<const int32_t> tokens, PrefixCache::Content content) const;
+  int64_t CountCached(std::span<const int32_t> tokens, PrefixCache::Content content) const {
+    return cache_.CountCached(tokens, content);
+  }
+  // Puts the table's full blocks of `tokens`, which are computed, into the prefix cache, from `*published` on;
+  // `*content` names the chain of those before.
+  void Publish(const BlockTable& table, std::span<const int32_t> tokens, PrefixCache::Content root,
+               int64_t* published, PrefixCache::Content* content);
   // How many leading tokens of them there are a cached chain for whose last block `usable` says that it will do.
   int64_t CachedTokens(std::span<const int32_t> tokens, PrefixCache::Content content,
                        FunctionRef<bool(PrefixCache::Content)> usable) const;
-  // Removes these blocks from the prefix cache.
+  // Removes these blocks from the prefix cache, with all that are found through them.
   void Uncache(const BlockTable& table);
   void UncacheAll();
 
@@ -85,6 +92,8 @@ class BlockManager {
   Block& At(int32_t block) { return blocks_[block]; }
   bool Writable(int32_t block) const { return ref_count(block) == 1 && !cache_.Holds(block); }
   int32_t Take();
+  int64_t LeaveCache(int32_t block);  // returns how many left the cache
+  void PushFront(int32_t block);   // to the list of free blocks
   void AddRef(int32_t block);
   void Unref(int32_t block);
   void Unlink(int32_t block);

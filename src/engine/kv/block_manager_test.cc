@@ -210,15 +210,70 @@ TEST(PrefixCache, TheSameContentInTwoBlocksIsKnownOnce) {
   EXPECT_EQ(blocks.cache().size(), 1);
   blocks.Uncache(a);
   EXPECT_EQ(blocks.CountCached(tokens, root), 0);
-  // A block that is cached under a chain whose first blocks were evicted gets another id.
+  // Without its first block the second one cannot be found, so it is not cached either.
   Publish(blocks, b, tokens, root);
   const auto longer = Count(0, 32);
   ASSERT_TRUE(Grow(blocks, &b, 32));
   Publish(blocks, b, longer, root);
   blocks.Uncache({b[0]});
+  EXPECT_EQ(blocks.cache().size(), 0);
   Publish(blocks, b, longer, root);
   EXPECT_EQ(blocks.CountCached(longer, root), 2);
   EXPECT_EQ(blocks.cache().size(), 2);
+}
+
+// Two requests compute the same block at once, and the one that goes on stands behind the other's.
+TEST(PrefixCache, WhatStandsBehindAnEvictedBlockIsFreedWithIt) {
+  BlockManager blocks(4);
+  const auto root = blocks.cache().TakeRoot("");
+  const auto tokens = Count(0, 48);
+  BlockTable a, b;
+  ASSERT_TRUE(Grow(blocks, &a, 16) && Grow(blocks, &b, 32));
+  int64_t published = 0;
+  auto content = root;
+  blocks.Publish(a, std::span(tokens).first(16), root, &published, &content);
+  published = 0, content = root;
+  blocks.Publish(b, std::span(tokens).first(32), root, &published, &content);
+  EXPECT_EQ(published, 2);
+  EXPECT_TRUE(blocks.cache().Holds(a[0]) && !blocks.cache().Holds(b[0]) && blocks.cache().Holds(b[1]));
+  const int32_t evicted = a[0];
+  blocks.Shrink(&a, 0);
+  BlockTable other;
+  ASSERT_TRUE(Grow(blocks, &other, 32));  // takes the last block that was never used, and evicts one
+  EXPECT_EQ(other[1], evicted);
+  EXPECT_EQ(blocks.evictions(), 2);
+  EXPECT_EQ(blocks.cache().size(), 0);
+  EXPECT_EQ(blocks.free_blocks(), 0);
+  // The request that goes on caches its own blocks now.
+  blocks.Shrink(&other, 0);
+  ASSERT_TRUE(Grow(blocks, &b, 48));
+  blocks.Publish(b, tokens, root, &published, &content);
+  EXPECT_EQ(published, 3);
+  EXPECT_EQ(blocks.CountCached(tokens, root), 3);
+  blocks.Shrink(&b, 0);
+  EXPECT_EQ(blocks.cached_free_blocks(), 3);
+}
+
+TEST(PrefixCache, BlocksBehindAnEvictedOneAreTakenNext) {
+  BlockManager blocks(6);
+  const auto root = blocks.cache().TakeRoot("");
+  const auto tokens = Count(0, 48), others = Count(100, 48);
+  BlockTable a, b;
+  ASSERT_TRUE(Grow(blocks, &a, 48));
+  Publish(blocks, a, tokens, root);
+  ASSERT_TRUE(Grow(blocks, &b, 48));
+  Publish(blocks, b, others, root);
+  const BlockTable chain = a;
+  blocks.Shrink(&a, 0);
+  blocks.Shrink(&b, 0);
+  EXPECT_EQ(blocks.cached_free_blocks(), 6);
+  blocks.Uncache({chain[0]});
+  EXPECT_EQ(blocks.cached_free_blocks(), 3);
+  EXPECT_EQ(blocks.free_blocks(), 6);
+  BlockTable c;
+  ASSERT_TRUE(Grow(blocks, &c, 48));
+  EXPECT_EQ(blocks.evictions(), 0) << "uncached ones go first";
+  EXPECT_EQ(blocks.CountCached(others, root), 3);
 }
 
 TEST(PrefixCache, SaltsAreForgottenWithTheirLastBlock) {

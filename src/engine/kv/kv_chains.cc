@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/check.h"
 #include "io/file/sha256.h"
 
 namespace celer {
@@ -107,17 +108,13 @@ std::vector<KvEvent> KvChains::Read(std::span<const KvChange> changes) {
 }
 
 void KvChains::Store(const KvChange& change, std::vector<KvEvent>* events) {
-  const auto before = blocks_.find(change.before);
-  if (!change.first && before == blocks_.end()) return;  // it cannot be found
-  Block block{.hash = {}, .before = change.first ? 0 : change.before, .scope = change.scope};
+  Block block{.hash = {}, .scope = change.scope};
   std::optional<KvHash> hash_before;
   if (!change.first) {
-    Block& parent = before->second;
-    hash_before = parent.hash;
-    block.scope = parent.scope;
-    block.next = parent.after;
-    if (parent.after != 0) blocks_.at(parent.after).previous = change.content;
-    parent.after = change.content;
+    const auto before = blocks_.find(change.before);
+    CELER_CHECK(before != blocks_.end());
+    hash_before = before->second.hash;
+    block.scope = before->second.scope;
   }
   block.hash =
       KvBlockHash(hash_before.value_or(seed_), change.tokens, KvKeysOf(block.scope.get(), change.first));
@@ -132,25 +129,12 @@ void KvChains::Store(const KvChange& change, std::vector<KvEvent>* events) {
 
 void KvChains::Remove(Content content, std::vector<KvEvent>* events) {
   const auto found = blocks_.find(content);
-  if (found == blocks_.end()) return;
-  const Block& block = found->second;
-  if (block.next != 0) blocks_.at(block.next).previous = block.previous;
-  if (block.previous != 0)
-    blocks_.at(block.previous).next = block.next;
-  else if (block.before != 0)
-    blocks_.at(block.before).after = block.next;
+  CELER_CHECK(found != blocks_.end());
   if (events->empty() || events->back().kind != KvEvent::Kind::kRemoved)
     events->push_back({.kind = KvEvent::Kind::kRemoved});
+  events->back().hashes.push_back(found->second.hash);
+  blocks_.erase(found);
   last_ = 0;
-  // With all that can be reached through it alone.
-  std::vector<Content> left = {content};
-  while (!left.empty()) {
-    const auto one = blocks_.find(left.back());
-    left.pop_back();
-    events->back().hashes.push_back(one->second.hash);
-    for (Content after = one->second.after; after != 0; after = blocks_.at(after).next) left.push_back(after);
-    blocks_.erase(one);
-  }
 }
 
 }  // namespace celer

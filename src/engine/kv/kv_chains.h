@@ -5,8 +5,7 @@
 // block follows the hash of the seed. The keys are null, or what two prompts must have in common besides their tokens: an
 // adapter's name and content, a length that rope angles depend on, and with the first block the cache salt.
 //
-// Of a chain whose first blocks were evicted the others cannot be found any more. They count as removed, although they
-// hold memory until they are evicted, too: what the events say is what a prompt would find.
+// The cache has each block with all those before it (prefix_cache.h), so what the events say is what a prompt would find.
 #pragma once
 
 #include <array>
@@ -52,9 +51,6 @@ class KvChains {
   using Content = PrefixCache::Content;
   struct Block {
     KvHash hash;
-    Content before = 0;
-    Content after = 0;               // the first of those that follow it, a list: 0 ends it
-    Content next = 0, previous = 0;  // in that list of the block before it
     std::shared_ptr<const KvScope> scope = {};
   };
 

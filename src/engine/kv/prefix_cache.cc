@@ -13,6 +13,7 @@ namespace celer {
 PrefixCache::PrefixCache() : seed_(uint64_t{std::random_device()()} << 32 | 1) {}
 
 PrefixCache::Content PrefixCache::TakeRoot(std::string_view salt, std::shared_ptr<const KvScope> scope) {
+  const std::lock_guard lock(mutex_);
   const auto [it, fresh] = root_of_.try_emplace(std::string(salt), next_);
   if (fresh) {
     roots_[next_] = {std::string(salt), 0, std::move(scope)};
@@ -24,6 +25,7 @@ PrefixCache::Content PrefixCache::TakeRoot(std::string_view salt, std::shared_pt
 
 void PrefixCache::DropRoot(Content root) {
   CELER_CHECK(roots_.contains(root));
+  const std::lock_guard lock(mutex_);
   LeaveRoot(root);
 }
 
@@ -55,14 +57,26 @@ PrefixCache::Found PrefixCache::Find(Content before, BlockTokens tokens) const {
 
 PrefixCache::Content PrefixCache::Insert(Content before, BlockTokens tokens, int32_t block) {
   if (const Found found = Find(before, tokens); found.block != kNone) return found.content;
-  // It may be cached under a chain whose first blocks were evicted.
-  Erase(block);
+  const auto root = roots_.find(before);
+  const auto parent = block_of_.find(before);
+  if (root == roots_.end() && parent == block_of_.end()) return kGone;
+  CELER_CHECK(!Holds(block));
+  const std::lock_guard lock(mutex_);
   if (entries_.size() <= static_cast<size_t>(block)) entries_.resize(static_cast<size_t>(block) + 1);
   Entry& entry = entries_[block];
   entry = {.content = next_++, .before = before, .hash = HashOf(before, tokens)};
   std::copy(tokens.begin(), tokens.end(), entry.tokens);
+  if (root != roots_.end()) {
+    ++root->second.ref_count;
+  } else {
+    entry.parent = parent->second;
+    int32_t& first = entries_[entry.parent].child;
+    entry.next = first;
+    if (first != kNone) entries_[first].previous = block;
+    first = block;
+  }
   by_hash_.emplace(entry.hash, block);
-  if (const auto root = roots_.find(before); root != roots_.end()) ++root->second.ref_count;
+  block_of_.emplace(entry.content, block);
   ++size_;
   if (log_) log_->Stored(Stored(entry));
   return entry.content;
@@ -88,14 +102,34 @@ void PrefixCache::ForEach(const std::function<void(const KvChange& stored)>& vis
   for (const Entry* const entry : held) visit(Stored(*entry));
 }
 
-void PrefixCache::Erase(int32_t block) {
-  if (!Holds(block)) return;
+std::span<const int32_t> PrefixCache::Erase(int32_t block) {
+  erased_.clear();
+  if (!Holds(block)) return {};
+  const std::lock_guard lock(mutex_);
+  erased_.push_back(block);
+  for (size_t i = 0; i < erased_.size(); ++i)
+    for (int32_t child = entries_[erased_[i]].child; child != kNone; child = entries_[child].next)
+      erased_.push_back(child);
+  // Those behind first.
+  std::reverse(erased_.begin(), erased_.end());
+  for (const int32_t one : erased_) EraseOne(one);
+  return erased_;
+}
+
+void PrefixCache::EraseOne(int32_t block) {
   Entry& entry = entries_[block];
+  CELER_CHECK_EQ(entry.child, kNone);
   const auto [first, last] = by_hash_.equal_range(entry.hash);
   const auto it = std::find_if(first, last, [block](const auto& row) { return row.second == block; });
   CELER_CHECK(it != last);
   by_hash_.erase(it);
-  LeaveRoot(entry.before);
+  block_of_.erase(entry.content);
+  if (entry.parent == kNone) LeaveRoot(entry.before);
+  if (entry.next != kNone) entries_[entry.next].previous = entry.previous;
+  if (entry.previous != kNone)
+    entries_[entry.previous].next = entry.next;
+  else if (entry.parent != kNone)
+    entries_[entry.parent].child = entry.next;
   if (log_) log_->Erased(entry.content);
   entry = {};
   --size_;
@@ -106,6 +140,22 @@ void PrefixCache::Clear() {
   for (size_t block = 0; block < entries_.size(); ++block) Erase(static_cast<int32_t>(block));
   log_ = log;
   if (log_) log_->Cleared();
+}
+
+int64_t PrefixCache::CountFor(std::string_view salt, std::span<const int32_t> tokens) const {
+  const std::lock_guard lock(mutex_);
+  const auto root = root_of_.find(salt);
+  return root == root_of_.end() ? 0 : CountCached(tokens, root->second);
+}
+
+int64_t PrefixCache::CountCached(std::span<const int32_t> tokens, Content content) const {
+  int64_t count = 0;
+  for (size_t at = 0; at + kKvBlockTokens <= tokens.size(); at += kKvBlockTokens, ++count) {
+    const Found found = Find(content, tokens.subspan(at).first<kKvBlockTokens>());
+    if (found.block == kNone) break;
+    content = found.content;
+  }
+  return count;
 }
 
 }  // namespace celer

@@ -69,7 +69,7 @@ Status Adapters::Impl::LoadFirst() {
 
 Status Adapters::Impl::Attach(Check to) {
   const std::lock_guard lock(loading);
-  check = std::move(to);
+  const Check& check = checks.emplace_back(std::move(to));
   for (const auto& [id, entry] : entries) {
     CELER_ASSIGN(const auto mix, LoraMix::Make({{.adapter = entry.adapter}}));
     CELER_RETURN_IF_ERROR(check(*mix));
@@ -79,7 +79,7 @@ Status Adapters::Impl::Attach(Check to) {
 
 void Adapters::Impl::Detach() {
   const std::lock_guard lock(loading);
-  check = nullptr;
+  checks.clear();
   detached = true;
 }
 
@@ -168,7 +168,7 @@ Status Adapters::Impl::Add(const LoraSpec& spec, const LoadOptions& options) {
   if (limits.max_rank > 0 && info.rank > limits.max_rank)
     return Error::Invalid(spec.path.string(), ": the adapter has rank ", info.rank,
                           ", and `max_lora_rank` is ", limits.max_rank, "; raise it");
-  if (check) {
+  for (const Check& check : checks) {
     CELER_ASSIGN(const auto mix, LoraMix::Make({{.adapter = adapter}}));
     CELER_RETURN_IF_ERROR(check(*mix));
   }

@@ -31,7 +31,7 @@ struct Adapters::Impl {
 
   // Reads the adapters of the options. Before the device's KV takes what memory is left.
   Status LoadFirst();
-  // From now on adapters are checked against this device, and those that are loaded at once.
+  // From now on adapters are checked against this device, too, and those that are loaded at once.
   Status Attach(Check check);
   // Waits for an adapter that is being loaded. From now on none is.
   void Detach();
@@ -41,8 +41,8 @@ struct Adapters::Impl {
   const LoraOptions limits;
   Loader load;  // replaced in tests
 
-  std::mutex loading;  // one at a time, which bounds the memory that loading takes
-  Check check;         // of `loading`
+  std::mutex loading;         // one at a time, which bounds the memory that loading takes
+  std::vector<Check> checks;  // of `loading`; one for each replica
   bool detached = false;
 
   mutable std::mutex mutex;  // of all below

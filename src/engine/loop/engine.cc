@@ -9,6 +9,7 @@
 #include "engine/loop/check_request.h"
 #include "engine/loop/engine_impl.h"
 #include "engine/loop/engine_internals.h"
+#include "engine/loop/replicas.h"
 #include "engine/runners/make_runner.h"
 #include "models/config/decoder_config.h"
 
@@ -82,12 +83,20 @@ const std::optional<Error>& Engine::fault() const {
 }
 
 Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
+  EngineShare alone;
+  return EngineInternals::Load(options, &alone);
+}
+
+Result<std::unique_ptr<Engine>> EngineInternals::Load(const EngineOptions& options, EngineShare* share) {
   // The draft model first: the KV of the target may take all the memory that is left.
-  CELER_ASSIGN(std::unique_ptr<Speculator> speculator, Speculator::Load(options));
+  CELER_ASSIGN(std::unique_ptr<Speculator> speculator, Speculator::Load(options, &share->draft));
   // Adapters, too.
-  std::shared_ptr<Adapters> adapters = MakeAdapters(options.model, options.lora);
-  CELER_RETURN_IF_ERROR(adapters->impl().LoadFirst());
-  CELER_ASSIGN(std::unique_ptr<Runner> runner, MakeRunner(options));
+  std::shared_ptr<Adapters>& adapters = share->adapters;
+  if (!adapters) {
+    adapters = MakeAdapters(options.model, options.lora);
+    CELER_RETURN_IF_ERROR(adapters->impl().LoadFirst());
+  }
+  CELER_ASSIGN(std::unique_ptr<Runner> runner, MakeRunner(options, 0, &share->target));
   CELER_RETURN_IF_ERROR(
       adapters->impl().Attach([of = runner.get()](const LoraMix& mix) { return of->CheckLora(mix); }));
   if (options.speculation.kind != Speculation::Kind::kNone && runner->info().state_slots > 0 &&
@@ -100,7 +109,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   if (speculator) CELER_RETURN_IF_ERROR(speculator->SetTarget(runner->info()));
   EngineOptions chosen = options;
   if (chosen.mixed_chunk == 0) chosen.mixed_chunk = MixedChunk(*runner, options.chunk);
-  return EngineInternals::Make(std::move(runner), chosen, std::move(speculator), std::move(adapters));
+  return Make(std::move(runner), chosen, std::move(speculator), adapters);
 }
 
 std::unique_ptr<Engine> EngineInternals::Make(std::unique_ptr<Runner> runner, const EngineOptions& options,
@@ -182,9 +191,8 @@ Result<int64_t> Engine::Impl::Submit(Request request, Scoring* scoring) {
                 .only = false});
     sequence->scoring = group->prompt_scoring.get();
   }
-  // Rows whose logits are reported are computed even where the prefix is cached.
-  const bool all_rows = sequence->scoring || request.pooling == Pooling::kMean;
-  if (prefix_cache && !all_rows) sequence->root = sequence->content = TakeRoot(request);
+  if (prefix_cache && !sequence->scoring && !NeedsAllRows(request))
+    sequence->root = sequence->content = TakeRoot(request);
   if (request.deadline) deadlines.emplace(*request.deadline, id);
   group->request = std::move(request);
   if (trace && !scoring) trace->Submitted(id, prompt, group->request.max_tokens);

@@ -121,13 +121,9 @@ void Engine::Impl::Commit(std::span<const Scheduled> scheduled, const StepOutput
 
 void Engine::Impl::Publish(Sequence& sequence) {
   if (sequence.root == 0) return;
-  for (; (sequence.published + 1) * kKvBlockTokens <= sequence.computed; ++sequence.published) {
-    const auto tokens = std::span(sequence.tokens)
-                            .subspan(static_cast<size_t>(sequence.published) * kKvBlockTokens)
-                            .first<kKvBlockTokens>();
-    sequence.content =
-        blocks.cache().Insert(sequence.content, tokens, sequence.block_table[sequence.published]);
-  }
+  blocks.Publish(sequence.block_table,
+                 std::span(sequence.tokens).first(static_cast<size_t>(sequence.computed)), sequence.root,
+                 &sequence.published, &sequence.content);
   if (states.any()) SaveState(sequence);
 }
 

@@ -92,8 +92,12 @@ struct Engine::Impl {
 
   // --- engine_kv.cc ---
   // Prefixes are shared by prompts with the same salt, the same adapters and the same rope angles.
-  KvScope ScopeOf(const Request& request) const;
+  KvScope ScopeOf(const Request& request, const LoraMix* lora) const;
   PrefixCache::Content TakeRoot(const Request& request);
+  // Rows whose logits or hidden states are reported are computed even where the prefix is cached.
+  static bool NeedsAllRows(const Request& request) {
+    return request.pooling == Pooling::kMean || (request.prompt_logprobs >= 0 && request.prompt.size() > 1);
+  }
 
   // --- engine_masks.cc ---
   // Before each step: which of the running sequences have their token mask ready.

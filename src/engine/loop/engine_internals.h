@@ -12,6 +12,7 @@
 namespace celer {
 
 class Adapters;
+struct EngineShare;
 class KvEventLog;
 class StepTrace;
 
@@ -22,11 +23,16 @@ struct EngineInternals {
                                       std::unique_ptr<Speculator> speculator = nullptr,
                                       std::shared_ptr<Adapters> adapters = nullptr);
 
+  // As Engine::Load(), with what engines of one model have in common (engine/loop/replicas.h).
+  static Result<std::unique_ptr<Engine>> Load(const EngineOptions& options, EngineShare* share);
+
   // What the engine does from now on goes into the trace, which outlives it.
   static void Trace(Engine& engine, StepTrace& to);
 
   // Changes of the prefix cache from now on go into the log. Before the first request.
   static void LogKv(Engine& engine, std::shared_ptr<KvEventLog> log);
+  // On any thread: how many of the prompt's leading tokens the request would find in the prefix cache now.
+  static int64_t CachedTokens(const Engine& engine, const Request& request);
   // Empties the prefix cache, and gives the memory of the KV back until it is used again, as far as the device can. No
   // request may be in flight.
   static Status DiscardKv(Engine& engine);

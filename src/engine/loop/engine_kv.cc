@@ -14,11 +14,17 @@ std::string NamesOf(const LoraMix& mix) {
   return names;
 }
 
+// A client chooses its salt, so that comes last.
+std::string SaltOf(const KvScope& scope) {
+  return scope.lora_name + '\0' + scope.lora_content + '\0' + std::to_string(scope.rope_length) + '\0' +
+         scope.cache_salt;
+}
+
 }  // namespace
 
-KvScope Engine::Impl::ScopeOf(const Request& request) const {
+KvScope Engine::Impl::ScopeOf(const Request& request, const LoraMix* lora) const {
   KvScope scope{.cache_salt = request.cache_salt};
-  if (const LoraMix* const lora = request.lora ? request.lora->get() : nullptr) {
+  if (lora) {
     scope.lora_content = lora->key();
     // Without a log adapters of equal content share prefixes. Readers of a log know an adapter by its name.
     if (kv_log) {
@@ -34,12 +40,21 @@ KvScope Engine::Impl::ScopeOf(const Request& request) const {
 }
 
 PrefixCache::Content Engine::Impl::TakeRoot(const Request& request) {
-  KvScope scope = ScopeOf(request);
-  // A client chooses its salt, so that comes last.
-  const std::string salt = scope.lora_name + '\0' + scope.lora_content + '\0' +
-                           std::to_string(scope.rope_length) + '\0' + scope.cache_salt;
+  KvScope scope = ScopeOf(request, request.lora ? request.lora->get() : nullptr);
+  const std::string salt = SaltOf(scope);
   if (!kv_log || KvKeysOf(&scope, true).empty()) return blocks.cache().TakeRoot(salt);
   return blocks.cache().TakeRoot(salt, std::make_shared<const KvScope>(std::move(scope)));
+}
+
+int64_t EngineInternals::CachedTokens(const Engine& engine, const Request& request) {
+  const Engine::Impl& impl = engine.impl();
+  if (!impl.prefix_cache || Engine::Impl::NeedsAllRows(request)) return 0;
+  const std::shared_ptr<const LoraMix> lora = request.lora ? *request.lora : impl.adapters->Standing();
+  const KvScope scope = impl.ScopeOf(request, lora.get());
+  std::vector<int32_t> tokens = request.prompt;
+  tokens.insert(tokens.end(), request.resumed.begin(), request.resumed.end());
+  if (!tokens.empty()) tokens.pop_back();  // the last one runs: its logits are needed
+  return impl.blocks.cache().CountFor(SaltOf(scope), tokens) * kKvBlockTokens;
 }
 
 void EngineInternals::LogKv(Engine& engine, std::shared_ptr<KvEventLog> log) {

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/result.h"
 #include "engine/loop/check_request.h"
+#include "engine/loop/engine_internals.h"
 
 namespace celer {
 namespace {
@@ -26,6 +27,9 @@ class EngineStepper : public Stepper {
   std::vector<TokenEvent> Step() override { return engine_->Step(); }
   std::optional<Error> fault() const override { return engine_->fault(); }
   EngineStats stats() const override { return engine_->stats(); }
+  int64_t CachedTokens(const Request& request) const override {
+    return EngineInternals::CachedTokens(*engine_, request);
+  }
   Engine* engine() override { return engine_.get(); }
 
  private:
@@ -275,6 +279,10 @@ EngineStats EngineThread::stats() const {
 
 const Engine::Info& EngineThread::info() const {
   return impl_->info;
+}
+
+int64_t EngineThread::CachedTokens(const Request& request) const {
+  return impl_->stepper->CachedTokens(request);
 }
 
 const std::shared_ptr<Adapters>& EngineThread::adapters() const {

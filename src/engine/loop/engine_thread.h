@@ -5,7 +5,7 @@
 
 namespace celer {
 
-// All but info() and Check() are called on one thread only.
+// All but info(), Check() and CachedTokens() are called on one thread only.
 class Stepper {
  public:
   virtual ~Stepper() = default;
@@ -17,7 +17,8 @@ class Stepper {
   virtual std::vector<TokenEvent> Step() = 0;
   virtual std::optional<Error> fault() const = 0;
   virtual EngineStats stats() const { return {}; }
-  virtual Engine* engine() = 0;  // null in tests
+  virtual int64_t CachedTokens(const Request&) const { return 0; }  // on any thread
+  virtual Engine* engine() = 0;                                     // null in tests
 };
 
 // For EngineThread's constructor.

@@ -4,8 +4,8 @@
 
 namespace celer {
 
-CpuPredictorRunner::CpuPredictorRunner(Predictor predictor, ThreadPool& pool, KvCache kv, KvFormat kv_format,
-                                       int64_t context)
+CpuPredictorRunner::CpuPredictorRunner(std::shared_ptr<const Predictor> predictor, ThreadPool& pool,
+                                       KvCache kv, KvFormat kv_format, int64_t context)
     : predictor_(std::move(predictor), pool), kv_(std::move(kv)) {
   const Predictor& of = predictor_.predictor();
   info_ = {.config = of.config,

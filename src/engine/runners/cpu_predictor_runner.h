@@ -2,6 +2,7 @@
 // taken.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -15,7 +16,8 @@ namespace celer {
 class CpuPredictorRunner final : public Runner {
  public:
   // The pool must outlive it.
-  CpuPredictorRunner(Predictor predictor, ThreadPool& pool, KvCache kv, KvFormat kv_format, int64_t context);
+  CpuPredictorRunner(std::shared_ptr<const Predictor> predictor, ThreadPool& pool, KvCache kv,
+                     KvFormat kv_format, int64_t context);
 
   const Info& info() const override { return info_; }
   // Slices that sample nothing.

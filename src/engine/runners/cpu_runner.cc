@@ -7,10 +7,10 @@
 
 namespace celer {
 
-CpuRunner::CpuRunner(std::unique_ptr<ThreadPool> pool, Model model, KvCache kv, KvFormat kv_format,
-                     int64_t context, StateCache states)
+CpuRunner::CpuRunner(std::unique_ptr<ThreadPool> pool, std::shared_ptr<const Model> model, KvCache kv,
+                     KvFormat kv_format, int64_t context, StateCache states)
     : pool_(std::move(pool)),
-      model_(std::make_unique<Model>(std::move(model))),
+      model_(std::move(model)),
       decoder_(*model_, *pool_),
       kv_(std::move(kv)),
       states_(std::move(states)) {

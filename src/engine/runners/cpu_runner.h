@@ -18,9 +18,10 @@ namespace celer {
 
 class CpuRunner : public Runner {
  public:
-  // `context` is the longest sequence that will be asked for; the KV must have room for it.
-  CpuRunner(std::unique_ptr<ThreadPool> pool, Model model, KvCache kv, KvFormat kv_format, int64_t context,
-            StateCache states = {});
+  // `context` is the longest sequence that will be asked for; the KV must have room for it. Several runners may
+  // share a model.
+  CpuRunner(std::unique_ptr<ThreadPool> pool, std::shared_ptr<const Model> model, KvCache kv,
+            KvFormat kv_format, int64_t context, StateCache states = {});
 
   const Info& info() const override { return info_; }
   Status CheckLora(const LoraMix& mix) const override;
@@ -58,7 +59,7 @@ class CpuRunner : public Runner {
   Status InOrder(std::function<void()> block_operation);
 
   std::unique_ptr<ThreadPool> pool_;
-  std::unique_ptr<Model> model_;
+  std::shared_ptr<const Model> model_;
   CpuDecoder decoder_;
   KvCache kv_;
   StateCache states_;

@@ -104,7 +104,7 @@ int64_t CpuRoom(const Model& model) {
 }
 
 Result<std::unique_ptr<Runner>> MakeCpuRunner(const EngineOptions& options, int64_t kv_host_blocks,
-                                              std::unique_ptr<ThreadPool> pool) {
+                                              std::unique_ptr<ThreadPool> pool, SharedWeights* shared) {
   if (options.model.starts_with(kRandomPrefix))
     return Error::Unsupported(options.model,
                               ": weights are made up on a GPU only; write a file with celer synth instead");
@@ -113,9 +113,13 @@ Result<std::unique_ptr<Runner>> MakeCpuRunner(const EngineOptions& options, int6
   if (options.weights.format == WeightFormat::kFp8)
     return Error::Unsupported("`weights` ", options.weights.ToString(),
                               " runs on CUDA only; int8 takes as many bits on the CPU");
-  CELER_ASSIGN(
-      Model model,
-      Model::Load(options.model, {.weights = options.weights, .pack_cache = options.pack_cache}, *pool));
+  if (!shared->model) {
+    CELER_ASSIGN(
+        Model loaded,
+        Model::Load(options.model, {.weights = options.weights, .pack_cache = options.pack_cache}, *pool));
+    shared->model = std::make_shared<const Model>(std::move(loaded));
+  }
+  const Model& model = *shared->model;
   CELER_ASSIGN(const int64_t context, ContextFor(options, model.config()));
   const KvFormat format = FormatOf(options.kv);
   const DecoderConfig& config = model.config();
@@ -125,15 +129,20 @@ Result<std::unique_ptr<Runner>> MakeCpuRunner(const EngineOptions& options, int6
       return Error::Unsupported("`kv` int4 shares a scale among ", block,
                                 " values, and the heads of this model have ", config.HeadDim(i),
                                 "; take `kv` int8");
-  std::optional<Predictor> predictor;
   int64_t block_bytes = KvBlockBytes(model.config(), format);
-  if (DraftsWithPredictor(options.speculation)) {
-    CELER_ASSIGN(predictor, LoadPredictor(model, options.weights, *pool));
-    block_bytes += KvBlockBytes(predictor->config, format);
+  const bool predicts = DraftsWithPredictor(options.speculation);
+  if (predicts) {
+    if (!shared->predictor) {
+      CELER_ASSIGN(Predictor loaded, LoadPredictor(model, options.weights, *pool));
+      shared->predictor = std::make_shared<const Predictor>(std::move(loaded));
+    }
+    block_bytes += KvBlockBytes(shared->predictor->config, format);
   }
+  // Before the first of them takes its part: pages count as taken only once they are written.
+  if (!shared->room) shared->room = CpuRoom(model);
   const RecurrentConfig& recurrent = model.config().recurrent;
-  CELER_ASSIGN(const KvPlan plan, PlanWithin(BudgetFor(options, context), CpuRoom(model), kCpuShare,
-                                             block_bytes, StateBytes(recurrent)));
+  CELER_ASSIGN(const KvPlan plan, PlanWithin(BudgetFor(options, context), *shared->room / shared->replicas,
+                                             kCpuShare, block_bytes, StateBytes(recurrent)));
   const int64_t blocks = plan.blocks;
   auto kv = KvCache::Make(model.config(), format, blocks, CpuAllocator(),
                           HostBlocks(options, model.config(), kv_host_blocks));
@@ -145,13 +154,12 @@ Result<std::unique_ptr<Runner>> MakeCpuRunner(const EngineOptions& options, int6
     return states.error().WithContext("states of " + std::to_string(plan.states) +
                                       " sequences (lower `kv_memory`)");
   std::unique_ptr<Runner> drafts;
-  if (predictor) {
-    CELER_ASSIGN(KvCache own, KvCache::Make(predictor->config, format, blocks, CpuAllocator()));
-    drafts =
-        std::make_unique<CpuPredictorRunner>(std::move(*predictor), *pool, std::move(own), format, context);
+  if (predicts) {
+    CELER_ASSIGN(KvCache own, KvCache::Make(shared->predictor->config, format, blocks, CpuAllocator()));
+    drafts = std::make_unique<CpuPredictorRunner>(shared->predictor, *pool, std::move(own), format, context);
   }
-  auto runner = std::make_unique<CpuRunner>(std::move(pool), std::move(model), std::move(*kv), format,
-                                            context, std::move(*states));
+  auto runner = std::make_unique<CpuRunner>(std::move(pool), shared->model, std::move(*kv), format, context,
+                                            std::move(*states));
   runner->set_predictor(std::move(drafts));
   return std::unique_ptr<Runner>(std::move(runner));
 }
@@ -200,7 +208,8 @@ Result<std::unique_ptr<Runner>> MakeCudaRunner(const EngineOptions& options, int
 
 }  // namespace
 
-Result<std::unique_ptr<Runner>> MakeRunner(const EngineOptions& options, int64_t kv_host_blocks) {
+Result<std::unique_ptr<Runner>> MakeRunner(const EngineOptions& options, int64_t kv_host_blocks,
+                                           SharedWeights* shared) {
   CELER_RETURN_IF_ERROR(Check(options));
   CELER_ASSIGN([[maybe_unused]] const Device device, FindDevice(options.device));
   auto pool = std::make_unique<ThreadPool>(ThreadPool::Options{.threads = options.threads});
@@ -213,7 +222,8 @@ Result<std::unique_ptr<Runner>> MakeRunner(const EngineOptions& options, int64_t
     log::Info("{}; running on the CPU", made.error().message());
   }
 #endif
-  return MakeCpuRunner(options, kv_host_blocks, std::move(pool));
+  SharedWeights alone;
+  return MakeCpuRunner(options, kv_host_blocks, std::move(pool), shared ? shared : &alone);
 }
 
 }  // namespace celer

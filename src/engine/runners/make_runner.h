@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "base/result.h"
 #include "celer/options.h"
@@ -10,10 +11,22 @@
 
 namespace celer {
 
+class Model;
+struct Predictor;
+
+// What replicas on one CPU have in common: the first one loads it, the others find it here.
+struct SharedWeights {
+  int replicas = 1;  // that divide the memory for keys and values
+  std::shared_ptr<const Model> model = {};
+  std::shared_ptr<const Predictor> predictor = {};
+  std::optional<int64_t> room = {};  // for the keys and values of all of them
+};
+
 // Loads the model where the options say, with its KV. `kv_host_blocks` is the room for blocks that are
 // swapped out.
 // With `speculation` mtp it has a predictor, too.
-Result<std::unique_ptr<Runner>> MakeRunner(const EngineOptions& options, int64_t kv_host_blocks = 0);
+Result<std::unique_ptr<Runner>> MakeRunner(const EngineOptions& options, int64_t kv_host_blocks = 0,
+                                           SharedWeights* shared = nullptr);
 
 // Whether the model's own layers for multi-token prediction are to draft.
 inline bool DraftsWithPredictor(const Speculation& speculation) {

@@ -27,7 +27,7 @@ DraftModel::DraftModel(std::unique_ptr<Runner> runner, bool reads_hidden)
       blocks_(runner_->info().kv_blocks),
       slots_(runner_->info().state_slots) {}
 
-Result<std::unique_ptr<DraftModel>> DraftModel::Load(const EngineOptions& options) {
+Result<std::unique_ptr<DraftModel>> DraftModel::Load(const EngineOptions& options, SharedWeights* shared) {
   EngineOptions own = options;
   const std::string& draft = options.speculation.draft;
   own.speculation = {};
@@ -40,10 +40,10 @@ Result<std::unique_ptr<DraftModel>> DraftModel::Load(const EngineOptions& option
   own.kv_memory = {};
   own.kv_host_memory = 0;
   own.sequences = options.sequences > 0 ? options.sequences : kSequences;
-  auto runner = MakeRunner(own);
+  auto runner = MakeRunner(own, 0, shared);
   if (!runner && own.context > 0) {  // it may have fewer positions: longer texts are then not drafted for
     own.context = 0;
-    runner = MakeRunner(own);
+    runner = MakeRunner(own, 0, shared);
   }
   if (!runner) return runner.error().WithContext("the draft model");
   if ((*runner)->info().state_slots > 0 && !(*runner)->info().drafts_states)
@@ -151,13 +151,8 @@ void DraftModel::ReadHidden(Sequence& sequence, std::span<const float> rows) {
 
 void DraftModel::Publish(const Sequence& sequence, State* state) {
   if (state->root == 0) return;
-  for (; (state->published + 1) * kKvBlockTokens <= state->computed; ++state->published) {
-    const auto tokens = TextOf(sequence, *state)
-                            .subspan(static_cast<size_t>(state->published) * kKvBlockTokens)
-                            .first<kKvBlockTokens>();
-    state->content =
-        blocks_.cache().Insert(state->content, tokens, state->table[static_cast<size_t>(state->published)]);
-  }
+  blocks_.Publish(state->table, TextOf(sequence, *state).first(static_cast<size_t>(state->computed)),
+                  state->root, &state->published, &state->content);
 }
 
 Result<bool> DraftModel::Prepare(const Part& part) {

@@ -22,12 +22,15 @@
 
 namespace celer {
 
+struct SharedWeights;
+
 class DraftModel {
  public:
   // `reads_hidden`: it is a predictor.
   explicit DraftModel(std::unique_ptr<Runner> runner, bool reads_hidden = false);
   // Of the same vocabulary as `options.model`, which options.speculation.draft names.
-  static Result<std::unique_ptr<DraftModel>> Load(const EngineOptions& options);
+  static Result<std::unique_ptr<DraftModel>> Load(const EngineOptions& options,
+                                                  SharedWeights* shared = nullptr);
 
   const Runner::Info& info() const { return runner_->info(); }
 

@@ -35,7 +35,7 @@ Speculator::Speculator(const Options& options, std::unique_ptr<DraftModel> draft
   if (options_.depth < 1 || options_.depth > kMostDepth) options_.depth = kMostDepth;
 }
 
-Result<std::unique_ptr<Speculator>> Speculator::Load(const EngineOptions& options) {
+Result<std::unique_ptr<Speculator>> Speculator::Load(const EngineOptions& options, SharedWeights* shared) {
   const Speculation& wanted = options.speculation;
   std::unique_ptr<DraftModel> draft;
   if (wanted.kind == Speculation::Kind::kNone) return std::unique_ptr<Speculator>();
@@ -43,7 +43,7 @@ Result<std::unique_ptr<Speculator>> Speculator::Load(const EngineOptions& option
     return Error::Invalid("`speculation.depth` ", wanted.depth, ": expected 1 to ", kMostDepth,
                           " tokens, or 0 for what pays");
   if (wanted.kind == Speculation::Kind::kDraft && !DraftsWithPredictor(wanted)) {
-    CELER_ASSIGN(draft, DraftModel::Load(options));
+    CELER_ASSIGN(draft, DraftModel::Load(options, shared));
   }
   return std::make_unique<Speculator>(OptionsFor(options), std::move(draft));
 }

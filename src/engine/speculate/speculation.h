@@ -36,7 +36,8 @@ class Speculator {
   // Drafts with `draft`, else by prompt lookup.
   explicit Speculator(const Options& options, std::unique_ptr<DraftModel> draft = nullptr);
   // From the engine's options; null if speculation is off. One with `speculation` mtp still needs its predictor.
-  static Result<std::unique_ptr<Speculator>> Load(const EngineOptions& options);
+  static Result<std::unique_ptr<Speculator>> Load(const EngineOptions& options,
+                                                  SharedWeights* draft = nullptr);
   // The target's own, which outlives it.
   void UsePredictor(std::unique_ptr<Runner> predictor);
   // The model that verifies. An error if the draft has another vocabulary. Warns if drafting is not expected

@@ -14,10 +14,14 @@ double SecondsSince(Clock::time_point start) {
 
 }  // namespace
 
+Result<Prompter> LoadPrompter(const TextModelOptions& options) {
+  return Prompter::Load({.model = options.engine.model,
+                         .tokenizer = options.tokenizer,
+                         .chat_template = options.chat_template});
+}
+
 Result<TextModel> TextModel::Load(const TextModelOptions& options) {
-  CELER_ASSIGN(Prompter prompter, Prompter::Load({.model = options.engine.model,
-                                                  .tokenizer = options.tokenizer,
-                                                  .chat_template = options.chat_template}));
+  CELER_ASSIGN(Prompter prompter, LoadPrompter(options));
   CELER_ASSIGN(auto engine, Engine::Load(options.engine));
   CELER_RETURN_IF_ERROR(prompter.CheckFits(engine->info()));
   return TextModel{std::move(engine), std::move(prompter)};

@@ -20,6 +20,8 @@ struct TextModelOptions {
   std::string chat_template;  // likewise
 };
 
+Result<Prompter> LoadPrompter(const TextModelOptions& options);
+
 struct TextModel {
   static Result<TextModel> Load(const TextModelOptions& options);
 

@@ -1,6 +1,7 @@
 // The forward pass of a model's layer for multi-token prediction on a CPU.
 #pragma once
 
+#include <memory>
 #include <span>
 
 #include "device/aligned_vector.h"
@@ -11,9 +12,9 @@ namespace celer {
 
 class CpuPredictor {
  public:
-  CpuPredictor(Predictor predictor, ThreadPool& pool);
+  CpuPredictor(std::shared_ptr<const Predictor> predictor, ThreadPool& pool);
 
-  const Predictor& predictor() const { return predictor_; }
+  const Predictor& predictor() const { return *predictor_; }
   // As CpuDecoder::Forward. `before` [tokens, hidden]: the model's hidden state in front of each token, after the last norm.
   void Forward(const RaggedBatch& batch, std::span<const float> before, std::span<const KvLayerView> kv,
                float* logits, const CpuDecoder::HiddenRows& hidden);
@@ -22,7 +23,7 @@ class CpuPredictor {
  private:
   void Join(const RaggedBatch& batch, float* x);
 
-  Predictor predictor_;
+  std::shared_ptr<const Predictor> predictor_;
   ThreadPool* pool_;
   CpuDecoder decoder_;
   std::span<const float> before_;

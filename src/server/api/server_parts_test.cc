@@ -12,6 +12,7 @@
 #include "server/api/params.h"
 #include "server/formats/format.h"
 #include "server/http/http_head.h"
+#include "server/kv_events/kv_publisher.h"
 #include "server/service/metrics.h"
 #include "server/service/response_store.h"
 
@@ -236,6 +237,25 @@ TEST(Metrics, RatesAreOfTheTimeWithWork) {
   EXPECT_DOUBLE_EQ(share.ratio, 0.5);
   before.limit_seconds = now.limit_seconds = 0;  // nobody measured the machine
   EXPECT_LT(LimitShare::Between(before, now).ratio, 0);
+}
+
+TEST(KvEventOptions, EachEngineHasItsAddresses) {
+  const KvEventOptions options{.publish = "tcp://*:5557", .replay = "tcp://*:5600"};
+  EXPECT_EQ(ForRank(options, 0, 4)->publish, "tcp://*:5557");
+  const auto third = ForRank(options, 3, 4);
+  EXPECT_EQ(third->publish, "tcp://*:5560");
+  EXPECT_EQ(third->replay, "tcp://*:5603");
+  EXPECT_EQ(third->rank, 3);
+  EXPECT_EQ(ForRank({.publish = "bind:tcp://[::1]:5557"}, 2, 3)->publish, "bind:tcp://[::1]:5559");
+  EXPECT_EQ(ForRank({.publish = "tcp://127.0.0.1:*", .replay = "tcp://127.0.0.1:*"}, 1, 2)->replay,
+            "tcp://127.0.0.1:*");
+  EXPECT_EQ(ForRank({.publish = "ipc:///run/kv"}, 1, 2)->publish, "ipc:///run/kv_dp1");
+  EXPECT_EQ(ForRank({.publish = "ipc:///run/kv"}, 0, 2)->publish, "ipc:///run/kv");
+  // Ports that would meet.
+  for (const char* replay : {"tcp://*:5558", "tcp://*:5556", "tcp://*:5557"})
+    EXPECT_FALSE(ForRank({.publish = "tcp://*:5557", .replay = replay}, 0, 2)) << replay;
+  EXPECT_TRUE(ForRank({.publish = "tcp://*:5557", .replay = "tcp://*:5559"}, 1, 2));
+  EXPECT_FALSE(ForRank({.publish = "tcp://*:65534"}, 2, 3));
 }
 
 TEST(Embedding, IsCutAndOfLengthOne) {

@@ -15,12 +15,12 @@ class Writer {
  public:
   Writer(msgpack::sbuffer& out, KvEventLayout layout) : pack_(out), maps_(layout == KvEventLayout::kMap) {}
 
-  void Batch(double seconds, std::span<const KvEvent> events) {
+  void Batch(double seconds, std::span<const KvEvent> events, int64_t rank) {
     pack_.pack_array(3);
     pack_.pack_double(seconds);
     pack_.pack_array(static_cast<uint32_t>(events.size()));
     for (const KvEvent& event : events) Event(event);
-    pack_.pack_int(0);  // the data-parallel rank
+    pack_.pack_int64(rank);
   }
 
  private:
@@ -114,9 +114,10 @@ class Writer {
 
 }  // namespace
 
-std::string EncodeKvEvents(double seconds, std::span<const KvEvent> events, KvEventLayout layout) {
+std::string EncodeKvEvents(double seconds, std::span<const KvEvent> events, KvEventLayout layout,
+                           int64_t rank) {
   msgpack::sbuffer out;
-  Writer(out, layout).Batch(seconds, events);
+  Writer(out, layout).Batch(seconds, events, rank);
   return {out.data(), out.size()};
 }
 

@@ -4,7 +4,9 @@
 #include <array>
 #include <charconv>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "base/log.h"
@@ -67,7 +69,40 @@ Status CheckAddress(const std::string& address, bool bind) {
   return {};
 }
 
+// The port at the end of a TCP address; none: any that is free, or no number.
+std::optional<int> PortOf(std::string_view address) {
+  if (address.find(kTcp) == std::string_view::npos) return std::nullopt;
+  const std::string_view text = address.substr(address.rfind(':') + 1);
+  int port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(port) : std::nullopt;
+}
+
+Result<std::string> AddressFor(const std::string& address, int64_t rank) {
+  if (rank == 0 || address.empty()) return address;
+  if (address.find(kTcp) == std::string::npos) return address + "_dp" + std::to_string(rank);
+  const std::optional<int> port = PortOf(address);
+  // 0 and '*' stand for any port that is free.
+  if (!port || *port == 0) return address;
+  if (*port + rank > 65535)
+    return Error::Invalid("KV events: engine ", rank, " would have port ", *port + rank, " of '", address,
+                          "'; give a lower one");
+  return address.substr(0, address.rfind(':') + 1) + std::to_string(*port + rank);
+}
+
 }  // namespace
+
+Result<KvEventOptions> ForRank(const KvEventOptions& options, int64_t rank, int64_t size) {
+  KvEventOptions own = options;
+  own.rank = rank;
+  const std::optional<int> publish = PortOf(options.publish), replay = PortOf(options.replay);
+  if (size > 1 && publish && replay && *publish > 0 && std::abs(*publish - *replay) < size)
+    return Error::Invalid("KV events: ", size, " engines take the ports from ", *publish,
+                          " on, and those from ", *replay, " on for replays; leave ", size, " between them");
+  CELER_ASSIGN(own.publish, AddressFor(options.publish, rank));
+  CELER_ASSIGN(own.replay, AddressFor(options.replay, rank));
+  return own;
+}
 
 KvPublisher::KvPublisher(const ZmqLibrary& zmq, const KvEventOptions& options)
     : zmq_(zmq), options_(options) {}
@@ -103,7 +138,7 @@ Status KvPublisher::Open() {
   const std::string address = TakeDirection(options_.publish, &bind);
   CELER_ASSIGN(publisher_, OpenSocket(ZMQ_PUB, address, bind, kHighWater, &publish_address_));
   if (options_.replay.empty()) return {};
-  // Room for two replays of everything; a client that does not read them misses the rest.
+  // Room for two replays of everything; a client that does not read them misses the rest (also kMostUnread).
   CELER_ASSIGN(replayer_, OpenSocket(ZMQ_ROUTER, TakeDirection(options_.replay, &bind), true,
                                      static_cast<int>(2 * kMostKept), &replay_address_));
   return {};
@@ -135,12 +170,36 @@ Result<void*> KvPublisher::OpenSocket(int type, const std::string& address, bool
   return socket;
 }
 
-bool KvPublisher::SendFrames(void* socket, std::initializer_list<std::string_view> frames) {
+bool KvPublisher::SendFrames(void* socket, std::initializer_list<std::string_view> frames, bool more) {
   size_t left = frames.size();
   for (const std::string_view frame : frames)
-    if (zmq_.send(socket, frame.data(), frame.size(), ZMQ_DONTWAIT | (--left > 0 ? ZMQ_SNDMORE : 0)) < 0)
+    if (zmq_.send(socket, frame.data(), frame.size(), ZMQ_DONTWAIT | (--left > 0 || more ? ZMQ_SNDMORE : 0)) <
+        0)
       return false;
   return true;
+}
+
+bool KvPublisher::SendShared(void* socket, std::shared_ptr<const std::string> batch, int64_t bytes) {
+  struct Held {
+    std::shared_ptr<const std::string> batch;
+    std::atomic<int64_t>* unread;
+    int64_t bytes;
+  };
+  std::unique_ptr<Held> held(new Held{std::move(batch), &unread_, bytes});
+  // ZeroMQ only reads it. It calls this on a thread of its own, before ctx_term() returns.
+  const auto release = [](void*, void* of) {
+    const std::unique_ptr<Held> ended(static_cast<Held*>(of));
+    *ended->unread -= ended->bytes;
+  };
+  zmq_msg_t message;
+  if (zmq_.msg_init_data(&message, const_cast<char*>(held->batch->data()), held->batch->size(), release,
+                         held.get()) != 0)
+    return false;
+  unread_ += bytes;
+  static_cast<void>(held.release());  // the message's
+  if (zmq_.msg_send(&message, socket, ZMQ_DONTWAIT) >= 0) return true;
+  zmq_.msg_close(&message);
+  return false;
 }
 
 void KvPublisher::PublishLoop() {
@@ -156,7 +215,8 @@ void KvPublisher::PublishLoop() {
     }
     const double now =
         std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-    const auto batch = std::make_shared<const std::string>(EncodeKvEvents(now, events, options_.layout));
+    const auto batch =
+        std::make_shared<const std::string>(EncodeKvEvents(now, events, options_.layout, options_.rank));
     {
       const std::lock_guard lock(mutex_);
       kept_.push_back({number, batch});
@@ -175,6 +235,7 @@ void KvPublisher::PublishLoop() {
 }
 
 void KvPublisher::ReplayLoop() {
+  bool warned = false;
   while (!stopping_) {
     // The client's id, an empty frame, the number; all frames of a message are read, also of a wrong one.
     std::vector<std::string> frames;
@@ -192,11 +253,17 @@ void KvPublisher::ReplayLoop() {
     if (frames.size() != 3 || !frames[1].empty() || frames[2].size() != 8) continue;
     uint64_t from = 0;
     for (const char byte : frames[2]) from = from << 8 | static_cast<unsigned char>(byte);
-    Replay(frames[0], from);
+    const size_t left = Replay(frames[0], from);
+    if (left > 0 && !std::exchange(warned, true))
+      log::Warning(
+          "KV events: a replay ended {} messages early, because clients have not read {} bytes of "
+          "others",
+          left, unread_.load());
+    if (left == 0) warned = false;
   }
 }
 
-void KvPublisher::Replay(const std::string& client, uint64_t from) {
+size_t KvPublisher::Replay(const std::string& client, uint64_t from) {
   std::vector<Message> messages;
   {
     const std::lock_guard lock(mutex_);
@@ -204,16 +271,21 @@ void KvPublisher::Replay(const std::string& client, uint64_t from) {
       if (message.number >= from) messages.push_back(message);
   }
   // With arrays vLLM sent no topic here.
-  const bool topic = options_.layout == KvEventLayout::kMap;
-  const auto send = [&](std::string_view name, uint64_t number, std::string_view batch) {
+  const bool named = options_.layout == KvEventLayout::kMap;
+  const auto send = [&](const std::string& topic, uint64_t number,
+                        const std::shared_ptr<const std::string>& batch) {
     const auto bytes = BigEndian(number);
-    if (topic)
-      SendFrames(replayer_, {client, "", name, View(bytes), batch});
-    else
-      SendFrames(replayer_, {client, "", View(bytes), batch});
+    const bool begun = named ? SendFrames(replayer_, {client, "", topic, View(bytes)}, true)
+                             : SendFrames(replayer_, {client, "", View(bytes)}, true);
+    return begun && SendShared(replayer_, batch, std::ssize(*batch) + std::ssize(topic) + kFrameBytes);
   };
-  for (const Message& message : messages) send(options_.topic, message.number, *message.batch);
-  send("", ~uint64_t{0}, "");
+  size_t sent = 0;
+  while (sent < messages.size() && unread_ < kMostUnread &&
+         send(options_.topic, messages[sent].number, messages[sent].batch))
+    ++sent;
+  // There is room for as many ends as for messages: who asks again and again without reading gets none.
+  if (unread_ < 2 * kMostUnread) send("", ~uint64_t{0}, std::make_shared<const std::string>());
+  return messages.size() - sent;
 }
 
 }  // namespace celer::server

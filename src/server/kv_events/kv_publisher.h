@@ -4,7 +4,8 @@
 // A subscriber that sees a gap asks the replay socket: a REQ or DEALER sends the first number that it wants, and gets that
 // message and all later ones, as far back as they are kept, then one with the number -1 and an empty batch.
 //
-// ZeroMQ drops messages for a subscriber that does not keep up; nothing waits for one.
+// ZeroMQ drops messages for a subscriber that does not keep up; nothing waits for one. Replays that their clients do not read
+// share their batches with what is kept, and hold about kMostUnread bytes in all; beyond them a replay ends early.
 #pragma once
 
 #include <atomic>
@@ -33,7 +34,12 @@ struct KvEventOptions {
   std::string topic;
   KvEventLayout layout = KvEventLayout::kMap;
   std::string hash_seed = "vllm-none-hash";  // vLLM's
+  int64_t rank = 0;                          // of the engine whose cache it is
 };
+
+// What engine `rank` of `size` publishes, as in vLLM: its ports are so much higher, the names of its sockets end in "_dp1". An
+// error if an address of one engine would be that of another.
+Result<KvEventOptions> ForRank(const KvEventOptions& options, int64_t rank, int64_t size);
 
 class KvPublisher {
  public:
@@ -57,6 +63,8 @@ class KvPublisher {
   // As many messages are kept as vLLM keeps by default, and no more bytes than these.
   static constexpr size_t kMostKept = 10'000, kMostBytesKept = size_t{64} << 20;
   static constexpr int kHighWater = 100'000;  // messages that wait for a subscriber, as in vLLM
+  static constexpr int64_t kMostUnread = int64_t{64} << 20;
+  static constexpr int64_t kFrameBytes = 512;  // of a message in ZeroMQ, beside its batch and its topic
 
   struct Message {
     uint64_t number;
@@ -69,8 +77,11 @@ class KvPublisher {
                            std::string* bound);
   void PublishLoop();
   void ReplayLoop();
-  void Replay(const std::string& client, uint64_t from);
-  bool SendFrames(void* socket, std::initializer_list<std::string_view> frames);
+  // Returns how many messages did not go out because too much is unread.
+  size_t Replay(const std::string& client, uint64_t from);
+  bool SendFrames(void* socket, std::initializer_list<std::string_view> frames, bool more = false);
+  // As the last frame of a message; not copied. The memory counts as unread until ZeroMQ has sent or dropped it.
+  bool SendShared(void* socket, std::shared_ptr<const std::string> batch, int64_t bytes);
 
   const ZmqLibrary& zmq_;
   const KvEventOptions options_;
@@ -82,7 +93,8 @@ class KvPublisher {
   void* replayer_ = nullptr;   // likewise by the other
   std::atomic<bool> stopping_ = false;
   std::atomic<int64_t> messages_ = 0, stored_ = 0, removed_ = 0;
-  std::mutex mutex_;  // of what is kept
+  std::atomic<int64_t> unread_ = 0;  // bytes of replays that ZeroMQ holds
+  std::mutex mutex_;                 // of what is kept
   std::deque<Message> kept_;
   size_t bytes_kept_ = 0;
   std::thread publishing_, replaying_;

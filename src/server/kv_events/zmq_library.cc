@@ -29,6 +29,9 @@ Result<ZmqLibrary> Open() {
   find(zmq.bind, "zmq_bind");
   find(zmq.connect, "zmq_connect");
   find(zmq.send, "zmq_send");
+  find(zmq.msg_init_data, "zmq_msg_init_data");
+  find(zmq.msg_send, "zmq_msg_send");
+  find(zmq.msg_close, "zmq_msg_close");
   find(zmq.recv, "zmq_recv");
   find(zmq.last_error, "zmq_errno");
   find(zmq.strerror, "zmq_strerror");

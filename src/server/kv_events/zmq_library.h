@@ -17,6 +17,9 @@ struct ZmqLibrary {
   decltype(&zmq_bind) bind;
   decltype(&zmq_connect) connect;
   decltype(&zmq_send) send;
+  decltype(&zmq_msg_init_data) msg_init_data;
+  decltype(&zmq_msg_send) msg_send;
+  decltype(&zmq_msg_close) msg_close;
   decltype(&zmq_recv) recv;
   decltype(&zmq_errno) last_error;
   decltype(&zmq_strerror) strerror;

@@ -16,15 +16,18 @@ const kTiles = [
   { key: "limit", name: "Of the limit", ...percent, hint: "speed as a share of what this machine could do at best" },
 ];
 
-// Prometheus text: name without its prefix → sum over the label sets.
+// Prometheus text: name without its prefix → sum over the label sets; of a share, the mean of all engines.
+const kShares = new Set(["kv_cache_usage_perc", "limit_ratio"]);
 function parseMetrics(text) {
-  const values = new Map();
+  const values = new Map(), engines = new Map();
   for (const line of text.split("\n")) {
     const found = /^(?:\w+:)?(\w+)(?:\{.*\})? ([^ ]+)/.exec(line);
     if (!found) continue;
     const value = Number(found[2].replace("Inf", "Infinity"));
     values.set(found[1], (values.get(found[1]) ?? 0) + value);
+    engines.set(found[1], (engines.get(found[1]) ?? 0) + 1);
   }
+  for (const name of kShares) if (values.has(name)) values.set(name, values.get(name) / engines.get(name));
   return values;
 }
 

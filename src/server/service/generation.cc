@@ -10,17 +10,18 @@ ApiForm FormOf(const Query& query) {
   return query.endpoint == kMessages ? ApiForm::kAnthropic : ApiForm::kOpenAi;
 }
 
-HttpHeaders Warnings(const Job& job) {
+}  // namespace
+
+HttpHeaders Generation::Headers() const {
   HttpHeaders headers;
   std::string names;
-  for (const std::string& name : job.ignored) names += (names.empty() ? "" : ", ") + name;
+  for (const std::string& name : job->ignored) names += (names.empty() ? "" : ", ") + name;
   if (!names.empty()) headers.emplace_back("X-Celer-Ignored", names);
-  if (job.query.endpoint == kEmbeddings && !job.model->pooling.meant)
+  if (job->query.endpoint == kEmbeddings && !job->model->pooling.meant)
     headers.emplace_back("X-Celer-Warning", "the model is not made for embeddings");
+  if (!ranks.empty()) headers.emplace_back("X-Data-Parallel-Rank", ranks);
   return headers;
 }
-
-}  // namespace
 
 AnswerTextOptions TextOptionsOf(const Query& query) {
   return {.stop = query.stop,
@@ -51,6 +52,7 @@ Generation::Generation(int64_t number, std::shared_ptr<Job> from, std::shared_pt
 }
 
 bool Generation::OnEvent(size_t prompt, const TokenEvent& event) {
+  if (prompt < places.size()) event.last ? places[prompt].End() : places[prompt].Begin();
   if (!prompt_seen_[prompt]) {
     prompt_seen_[prompt] = true;
     reply.cached_tokens += event.cached_tokens;
@@ -144,7 +146,7 @@ void Generation::Deliver(Answer& answer, const TokenEvent& event) {
 void Generation::BeginStream() {
   if (streaming_) return;
   streaming_ = true;
-  HttpResponse head{.content_type = "text/event-stream; charset=utf-8", .headers = Warnings(*job)};
+  HttpResponse head{.content_type = "text/event-stream; charset=utf-8", .headers = Headers()};
   head.headers.emplace_back("Cache-Control", "no-cache");
   head.headers.emplace_back("X-Accel-Buffering", "no");  // turns off nginx's response buffering
   exchange->Begin(std::move(head));
@@ -174,7 +176,7 @@ void Generation::Complete() {
     return;
   }
   body = format_->Text(reply);
-  exchange->Send({.body = body, .headers = Warnings(*job)});
+  exchange->Send({.body = body, .headers = Headers()});
 }
 
 void Generation::Fail(const ApiError& error) {

@@ -8,6 +8,7 @@
 #include "celer/engine_thread.h"
 #include "server/formats/format.h"
 #include "server/http/http.h"
+#include "server/service/replicas.h"
 
 namespace celer::server {
 
@@ -33,7 +34,12 @@ class Generation {
   // Ends it with an error: as an HTTP status if nothing was sent yet, else as a frame of the stream.
   void Fail(const ApiError& error);
   void Ping(Clock::time_point now, std::chrono::nanoseconds interval);
-  void Cancel() { tickets.clear(); }  // destroying a ticket cancels its request
+  void Cancel() {
+    tickets.clear();  // destroying a ticket cancels its request
+    for (Replicas::Place& one : places) one.End();
+  }
+  // Of the engine that runs it, or its first prompt.
+  int64_t rank() const { return places.empty() ? 0 : places[0].rank(); }
 
   const int64_t id;
   const std::shared_ptr<Job> job;
@@ -41,7 +47,10 @@ class Generation {
   std::optional<size_t> key;  // of ApiKeys, where keys have limits
   int place = 0;              // KeyLimits::Take()
   int64_t engine = 0;         // which load of the engine runs it
+  // One for each prompt, but of an answer that has ended before none.
   std::vector<EngineThread::Ticket> tickets;
+  std::vector<Replicas::Place> places;
+  std::string ranks;  // for clients, where there are several: "1", "0,2"
   Reply reply;
   std::string body;  // as sent, if it was not streamed
 
@@ -59,6 +68,7 @@ class Generation {
   void Deliver(Answer& answer, const TokenEvent& event);
   void BeginStream();
   void Complete();
+  HttpHeaders Headers() const;
 
   std::unique_ptr<Format> format_;
   std::vector<bool> prompt_seen_;

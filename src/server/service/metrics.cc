@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 
+#include "base/check.h"
 #include "server/kv_events/kv_publisher.h"
 
 namespace celer::server {
@@ -36,35 +38,50 @@ std::string Label(std::string_view text) {
 
 class Printer {
  public:
-  Printer(const std::string& prefix, const std::string& labels) : prefix_(prefix), labels_(labels) {}
+  Printer(const std::string& prefix, const std::string& model, size_t engines) : prefix_(prefix) {
+    for (size_t rank = 0; rank < engines; ++rank)
+      labels_.push_back(fmt::format("model_name=\"{}\",engine=\"{}\"", Label(model), rank));
+  }
 
   void Type(const char* name, const char* type, const char* help) {
     out += fmt::format("# HELP {0}{1} {2}\n# TYPE {0}{1} {3}\n", prefix_, name, help, type);
   }
-  void Value(const char* name, double value, const std::string& more = "") {
-    out += fmt::format("{}{}{{{}{}}} {}\n", prefix_, name, labels_, more.empty() ? "" : "," + more, value);
+  void Value(const char* name, double value, const std::string& more = "", size_t rank = 0) {
+    out +=
+        fmt::format("{}{}{{{}{}}} {}\n", prefix_, name, labels_[rank], more.empty() ? "" : "," + more, value);
   }
+
+  // --- one for all engines ---
   void Gauge(const char* name, double value, const char* help) {
     Type(name, "gauge", help);
     Value(name, value);
   }
-  void Counter(const char* name, int64_t value, const char* help) {
-    Total(name, static_cast<double>(value), help);
+
+  // --- one for each engine: `of` is called with its rank ---
+  template <class Of>
+  void Each(const char* name, const char* type, const Of& of, const char* help) {
+    Type(name, type, help);
+    for (size_t rank = 0; rank < labels_.size(); ++rank) Value(name, static_cast<double>(of(rank)), "", rank);
   }
-  void Total(const char* name, double value, const char* help) {
-    Type(name, "counter", help);
-    Value(name, value);
+  template <class Of>
+  void Gauges(const char* name, const Of& of, const char* help) {
+    Each(name, "gauge", of, help);
   }
-  void Series(const char* name, const Histogram& histogram, const char* help) {
+  template <class Of>
+  void Counters(const char* name, const Of& of, const char* help) {
+    Each(name, "counter", of, help);
+  }
+  template <class Of>
+  void Series(const char* name, const Of& of, const char* help) {
     Type(name, "histogram", help);
-    histogram.Print(prefix_ + name, labels_, &out);
+    for (size_t rank = 0; rank < labels_.size(); ++rank) of(rank).Print(prefix_ + name, labels_[rank], &out);
   }
 
   std::string out;
 
  private:
   const std::string& prefix_;
-  const std::string& labels_;
+  std::vector<std::string> labels_;
 };
 
 }  // namespace
@@ -90,7 +107,7 @@ void Histogram::Print(const std::string& name, const std::string& labels, std::s
   *out += fmt::format("{0}_sum{{{1}}} {2}\n{0}_count{{{1}}} {3}\n", name, labels, sum_, count_);
 }
 
-Metrics::Metrics()
+EngineFigures::EngineFigures()
     : prompt_tokens(kTokens),
       generation_tokens(kTokens),
       ttft(kFirst),
@@ -102,6 +119,9 @@ Metrics::Metrics()
       prefill_time(kRequest),
       decode_time(kRequest) {
   for (const char* reason : {"stop", "length", "abort", "error"}) finished[reason] = 0;
+}
+
+Metrics::Metrics() : engines(1) {
   for (const char* reason : {"queue", "tokens", "ttft", "jobs", "bytes", "key"}) rejected[reason] = 0;
 }
 
@@ -137,89 +157,184 @@ void PrintKeys(const std::vector<KeyFigures>& keys, Printer& p) {
   by_key("key_rejected_total", &KeyFigures::rejected, "Requests above the key's limits, which got 429.");
 }
 
-void PrintKvEvents(const KvPublisher& events, Printer& p) {
-  p.Counter("kv_event_messages_total", events.messages(), "Messages about the prefix cache.");
-  p.Counter("kv_event_blocks_stored_total", events.blocks_stored(), "Blocks that they say are stored.");
-  p.Counter("kv_event_blocks_removed_total", events.blocks_removed(), "Blocks that they say are removed.");
-  p.Counter("kv_event_changes_dropped_total", events.dropped(),
-            "Changes that the publisher was too slow for; the whole cache was published instead.");
+using Engines = std::vector<Metrics::EngineNow>;
+
+void PrintKvEvents(const Engines& engines, Printer& p) {
+  if (!engines[0].kv_events) return;
+  const auto of = [&](size_t rank) -> const KvPublisher& { return *engines[rank].kv_events; };
+  p.Counters(
+      "kv_event_messages_total", [&](size_t i) { return of(i).messages(); },
+      "Messages about the prefix cache.");
+  p.Counters(
+      "kv_event_blocks_stored_total", [&](size_t i) { return of(i).blocks_stored(); },
+      "Blocks that they say are stored.");
+  p.Counters(
+      "kv_event_blocks_removed_total", [&](size_t i) { return of(i).blocks_removed(); },
+      "Blocks that they say are removed.");
+  p.Counters(
+      "kv_event_changes_dropped_total", [&](size_t i) { return of(i).dropped(); },
+      "Changes that the publisher was too slow for; the whole cache was published instead.");
 }
 
-void PrintSleep(int level, Printer& p) {
+void PrintSleep(int level, size_t engines, Printer& p) {
   p.Type("engine_sleep_state", "gauge", "1 for what holds: awake, or asleep at level 1 or 2.");
-  p.Value("engine_sleep_state", level < 0 ? 1 : 0, "sleep_state=\"awake\"");
-  p.Value("engine_sleep_state", level == 1 ? 1 : 0, "sleep_state=\"weights_offloaded\"");
-  p.Value("engine_sleep_state", level == 2 ? 1 : 0, "sleep_state=\"discard_all\"");
+  for (size_t i = 0; i < engines; ++i) {
+    p.Value("engine_sleep_state", level < 0 ? 1 : 0, "sleep_state=\"awake\"", i);
+    p.Value("engine_sleep_state", level == 1 ? 1 : 0, "sleep_state=\"weights_offloaded\"", i);
+    p.Value("engine_sleep_state", level == 2 ? 1 : 0, "sleep_state=\"discard_all\"", i);
+  }
+}
+
+double Share(int64_t part, int64_t of) {
+  return of > 0 ? static_cast<double>(part) / static_cast<double>(of) : 0;
+}
+
+// What the engines say of themselves, by vLLM's names.
+void PrintEngines(const Metrics::Now& now, const std::vector<EngineFigures>& figures, Printer& p) {
+  const Engines& all = now.engines;
+  const auto stats = [&](size_t rank) -> const EngineStats& { return all[rank].stats; };
+  const auto usage = [&](size_t i) { return Share(stats(i).kv_blocks_used, stats(i).kv_blocks); };
+  const auto looked_up = [&](size_t i) { return stats(i).looked_up_tokens; };
+  const auto hits = [&](size_t i) { return stats(i).cached_tokens; };
+  p.Gauges(
+      "num_requests_running", [&](size_t i) { return stats(i).running; }, "Sequences in the running batch.");
+  p.Gauges(
+      "num_requests_waiting", [&](size_t i) { return stats(i).waiting; },
+      "Sequences that wait to be scheduled.");
+  p.Gauges(
+      "num_requests_swapped", [&](size_t i) { return stats(i).swapped; },
+      "Sequences swapped out to host memory.");
+  p.Gauges("kv_cache_usage_perc", usage, "Share of the KV blocks in use by sequences; 1 is all.");
+  p.Type("cache_config_info", "gauge", "How the KV cache is laid out.");
+  for (size_t i = 0; i < all.size(); ++i) {
+    const EngineStats& s = stats(i);
+    p.Value("cache_config_info", 1,
+            fmt::format(
+                "block_size=\"{}\",num_gpu_blocks=\"{}\",num_cpu_blocks=\"{}\",enable_prefix_caching=\"{}\"",
+                s.kv_blocks > 0 ? all[i].kv_tokens / s.kv_blocks : 16, s.kv_blocks, s.kv_host_blocks,
+                now.prefix_cache ? "True" : "False"),
+            i);
+  }
+  // vLLM's value is a time, so that a scraper takes the series with the latest one.
+  p.Type("lora_requests_info", "gauge", "LoRA adapters of the requests that run and that wait.");
+  for (size_t i = 0; i < all.size(); ++i)
+    p.Value("lora_requests_info",
+            std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(),
+            fmt::format("max_lora=\"{}\",running_lora_adapters=\"{}\",waiting_lora_adapters=\"{}\"",
+                        now.max_adapters, Label(fmt::format("{}", fmt::join(all[i].running_adapters, ","))),
+                        Label(fmt::format("{}", fmt::join(all[i].waiting_adapters, ",")))),
+            i);
+  p.Counters("prefix_cache_queries_total", looked_up, "Prompt tokens looked up in the prefix cache.");
+  p.Counters("prefix_cache_hits_total", hits, "Prompt tokens found in the prefix cache.");
+  p.Counters(
+      "num_preemptions_total", [&](size_t i) { return stats(i).swaps + stats(i).recomputations; },
+      "Preempted sequences.");
+  p.Counters(
+      "prompt_tokens_total", [&](size_t i) { return stats(i).prompt_tokens; },
+      "Prompt tokens of the requests begun.");
+  p.Counters("prompt_tokens_cached_total", hits, "Of those, found in the prefix cache.");
+  p.Counters(
+      "generation_tokens_total", [&](size_t i) { return stats(i).generated_tokens; }, "Tokens generated.");
+  p.Counters(
+      "spec_decode_num_draft_tokens_total", [&](size_t i) { return stats(i).drafted_tokens; },
+      "Drafted tokens.");
+  p.Counters(
+      "spec_decode_num_accepted_tokens_total", [&](size_t i) { return stats(i).accepted_tokens; },
+      "Drafted tokens that were accepted.");
+  p.Counters(
+      "spec_decode_num_drafts_total",
+      [&](size_t i) {
+        return std::accumulate(stats(i).accepted.begin(), stats(i).accepted.end(), int64_t{0});
+      },
+      "Drafts that were verified.");
+  p.Type("request_success_total", "counter", "Requests that ended, by reason.");
+  for (size_t i = 0; i < figures.size(); ++i)
+    for (const auto& [reason, count] : figures[i].finished)
+      p.Value("request_success_total", static_cast<double>(count), "finished_reason=\"" + reason + "\"", i);
+  PrintSleep(now.sleep_level, all.size(), p);
+  // The older names, which routers still read.
+  p.Gauges("gpu_cache_usage_perc", usage, "kv_cache_usage_perc by its older name.");
+  p.Gauges(
+      "gpu_prefix_cache_hit_rate", [&](size_t i) { return Share(hits(i), looked_up(i)); },
+      "Hits per query of the prefix cache.");
+  p.Counters("gpu_prefix_cache_queries_total", looked_up, "prefix_cache_queries by its older name.");
+  p.Counters("gpu_prefix_cache_hits_total", hits, "prefix_cache_hits by its older name.");
+  p.Gauges(
+      "cpu_cache_usage_perc",
+      [&](size_t i) { return Share(stats(i).kv_host_blocks_used, stats(i).kv_host_blocks); },
+      "Share of the host blocks in use by sequences that were swapped out.");
+}
+
+void PrintSeries(const Metrics::Now& now, const std::vector<EngineFigures>& figures, Printer& p) {
+  const auto of = [&](Histogram EngineFigures::*one) {
+    return [&figures, one](size_t rank) -> const Histogram& { return figures[rank].*one; };
+  };
+  using F = EngineFigures;
+  p.Series("time_per_output_token_seconds", of(&F::inter_token),
+           "inter_token_latency_seconds by its older name.");
+  p.Series("request_prompt_tokens", of(&F::prompt_tokens), "Prompt tokens per request.");
+  p.Series("request_generation_tokens", of(&F::generation_tokens), "Generated tokens per request.");
+  p.Series(
+      "iteration_tokens_total", [&](size_t rank) { return IterationTokens(now.engines[rank].stats); },
+      "Tokens computed per step.");
+  p.Series("time_to_first_token_seconds", of(&F::ttft), "From the request's arrival to its first token.");
+  p.Series("inter_token_latency_seconds", of(&F::inter_token), "Between two tokens of an answer.");
+  p.Series("request_time_per_output_token_seconds", of(&F::per_output_token),
+           "Mean time per token after the first.");
+  p.Series("e2e_request_latency_seconds", of(&F::e2e), "From a request's arrival to its last token.");
+  p.Series("request_queue_time_seconds", of(&F::queue_time),
+           "From submission to the first step with the request.");
+  p.Series("request_inference_time_seconds", of(&F::inference_time), "From there to the last token.");
+  p.Series("request_prefill_time_seconds", of(&F::prefill_time), "From there to the first token.");
+  p.Series("request_decode_time_seconds", of(&F::decode_time), "From the first token to the last.");
+}
+
+// celer's own: how near the machine's limit they run.
+void PrintWork(const Metrics::Now& now, const std::vector<EngineFigures>& figures, Printer& p) {
+  const auto stats = [&](size_t rank) -> const EngineStats& { return now.engines[rank].stats; };
+  const auto limit = [&](size_t rank) -> const LimitShare& { return figures[rank].limit; };
+  p.Gauges(
+      "tokens_per_second", [&](size_t i) { return limit(i).tokens_per_s; },
+      "Tokens computed per second with work.");
+  p.Gauges(
+      "bytes_per_second", [&](size_t i) { return limit(i).bytes_per_s; },
+      "Weights and KV that had to be read, per second with work.");
+  p.Gauges(
+      "flops_per_second", [&](size_t i) { return limit(i).flops_per_s; },
+      "Arithmetic that had to be done, per second with work.");
+  if (std::any_of(figures.begin(), figures.end(),
+                  [](const EngineFigures& f) { return f.limit.ratio >= 0; })) {
+    p.Type("limit_ratio", "gauge", "Share of this machine's limit that the engine ran at; 1 is all.");
+    for (size_t i = 0; i < figures.size(); ++i)
+      if (limit(i).ratio >= 0) p.Value("limit_ratio", limit(i).ratio, "", i);
+  }
+  p.Counters(
+      "engine_steps_total", [&](size_t i) { return stats(i).steps; }, "Steps of the engine.");
+  p.Counters(
+      "work_bytes_total", [&](size_t i) { return stats(i).work_bytes; },
+      "Weights and KV that had to be read.");
+  p.Counters(
+      "work_flops_total", [&](size_t i) { return stats(i).work_flops; }, "Arithmetic that had to be done.");
+  p.Counters(
+      "busy_seconds_total", [&](size_t i) { return stats(i).busy_seconds; },
+      "Time in which the engine had work.");
+  p.Counters(
+      "limit_seconds_total", [&](size_t i) { return stats(i).limit_seconds; },
+      "What that work takes at this machine's limit; 0 if it was not measured.");
+  p.Counters(
+      "kv_evictions_total", [&](size_t i) { return stats(i).evictions; }, "Cached blocks that were evicted.");
+  p.Gauges(
+      "kv_blocks_cached", [&](size_t i) { return stats(i).kv_blocks_cached; },
+      "Free blocks in the prefix cache.");
 }
 
 }  // namespace
 
 std::string Metrics::Print(const std::string& prefix, const Now& now) const {
-  const EngineStats& s = now.engine;
-  const std::string labels = fmt::format("model_name=\"{}\",engine=\"0\"", Label(now.model));
-  Printer p(prefix, labels);
-  const double usage =
-      s.kv_blocks > 0 ? static_cast<double>(s.kv_blocks_used) / static_cast<double>(s.kv_blocks) : 0;
-  const double hit_rate = s.looked_up_tokens > 0
-                              ? static_cast<double>(s.cached_tokens) / static_cast<double>(s.looked_up_tokens)
-                              : 0;
-  p.Gauge("num_requests_running", static_cast<double>(s.running), "Sequences in the running batch.");
-  p.Gauge("num_requests_waiting", static_cast<double>(s.waiting), "Sequences that wait to be scheduled.");
-  p.Gauge("num_requests_swapped", static_cast<double>(s.swapped), "Sequences swapped out to host memory.");
-  p.Gauge("kv_cache_usage_perc", usage, "Share of the KV blocks in use by sequences; 1 is all.");
-  const int64_t block = s.kv_blocks > 0 ? now.info.kv_tokens / s.kv_blocks : 16;
-  p.Type("cache_config_info", "gauge", "How the KV cache is laid out.");
-  p.Value("cache_config_info", 1,
-          fmt::format(
-              "block_size=\"{}\",num_gpu_blocks=\"{}\",num_cpu_blocks=\"{}\",enable_prefix_caching=\"{}\"",
-              block, s.kv_blocks, s.kv_host_blocks, now.prefix_cache ? "True" : "False"));
-  // vLLM's value is a time, so that a scraper takes the series with the latest one.
-  p.Type("lora_requests_info", "gauge", "LoRA adapters of the requests that run and that wait.");
-  p.Value("lora_requests_info",
-          std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(),
-          fmt::format("max_lora=\"{}\",running_lora_adapters=\"{}\",waiting_lora_adapters=\"{}\"",
-                      now.max_adapters, Label(fmt::format("{}", fmt::join(now.running_adapters, ","))),
-                      Label(fmt::format("{}", fmt::join(now.waiting_adapters, ",")))));
-  p.Counter("prefix_cache_queries_total", s.looked_up_tokens, "Prompt tokens looked up in the prefix cache.");
-  p.Counter("prefix_cache_hits_total", s.cached_tokens, "Prompt tokens found in the prefix cache.");
-  p.Counter("num_preemptions_total", s.swaps + s.recomputations, "Preempted sequences.");
-  p.Counter("prompt_tokens_total", s.prompt_tokens, "Prompt tokens of the requests begun.");
-  p.Counter("prompt_tokens_cached_total", s.cached_tokens, "Of those, found in the prefix cache.");
-  p.Counter("generation_tokens_total", s.generated_tokens, "Tokens generated.");
-  p.Counter("spec_decode_num_draft_tokens_total", s.drafted_tokens, "Drafted tokens.");
-  p.Counter("spec_decode_num_accepted_tokens_total", s.accepted_tokens, "Drafted tokens that were accepted.");
-  int64_t drafts = 0;
-  for (const int64_t verified : s.accepted) drafts += verified;
-  p.Counter("spec_decode_num_drafts_total", drafts, "Drafts that were verified.");
-  p.Type("request_success_total", "counter", "Requests that ended, by reason.");
-  for (const auto& [reason, count] : finished)
-    p.Value("request_success_total", static_cast<double>(count), "finished_reason=\"" + reason + "\"");
-  PrintSleep(now.sleep_level, p);
-  // The older names, which routers still read.
-  p.Gauge("gpu_cache_usage_perc", usage, "kv_cache_usage_perc by its older name.");
-  p.Gauge("gpu_prefix_cache_hit_rate", hit_rate, "Hits per query of the prefix cache.");
-  p.Counter("gpu_prefix_cache_queries_total", s.looked_up_tokens, "prefix_cache_queries by its older name.");
-  p.Counter("gpu_prefix_cache_hits_total", s.cached_tokens, "prefix_cache_hits by its older name.");
-
-  p.Gauge("cpu_cache_usage_perc",
-          s.kv_host_blocks > 0
-              ? static_cast<double>(s.kv_host_blocks_used) / static_cast<double>(s.kv_host_blocks)
-              : 0,
-          "Share of the host blocks in use by sequences that were swapped out.");
-  p.Series("time_per_output_token_seconds", inter_token, "inter_token_latency_seconds by its older name.");
-
-  p.Series("request_prompt_tokens", prompt_tokens, "Prompt tokens per request.");
-  p.Series("request_generation_tokens", generation_tokens, "Generated tokens per request.");
-  p.Series("iteration_tokens_total", IterationTokens(s), "Tokens computed per step.");
-  p.Series("time_to_first_token_seconds", ttft, "From the request's arrival to its first token.");
-  p.Series("inter_token_latency_seconds", inter_token, "Between two tokens of an answer.");
-  p.Series("request_time_per_output_token_seconds", per_output_token, "Mean time per token after the first.");
-  p.Series("e2e_request_latency_seconds", e2e, "From a request's arrival to its last token.");
-  p.Series("request_queue_time_seconds", queue_time, "From submission to the first step with the request.");
-  p.Series("request_inference_time_seconds", inference_time, "From there to the last token.");
-  p.Series("request_prefill_time_seconds", prefill_time, "From there to the first token.");
-  p.Series("request_decode_time_seconds", decode_time, "From the first token to the last.");
-
+  CELER_CHECK_EQ(now.engines.size(), engines.size());
+  Printer p(prefix, now.model, engines.size());
+  PrintEngines(now, engines, p);
+  PrintSeries(now, engines, p);
   p.Gauge("lora_adapters", static_cast<double>(now.adapters), "LoRA adapters that are loaded.");
   p.Gauge("lora_adapter_bytes", static_cast<double>(now.adapter_bytes),
           "Memory of LoRA adapters, with unloaded ones that a request still uses.");
@@ -231,21 +346,9 @@ std::string Metrics::Print(const std::string& prefix, const Now& now) const {
   p.Type("requests_rejected_total", "counter", "Requests that got 429, by reason.");
   for (const auto& [reason, count] : rejected)
     p.Value("requests_rejected_total", static_cast<double>(count), "reason=\"" + reason + "\"");
-  p.Gauge("tokens_per_second", limit.tokens_per_s, "Tokens computed per second with work.");
-  p.Gauge("bytes_per_second", limit.bytes_per_s, "Weights and KV that had to be read, per second with work.");
-  p.Gauge("flops_per_second", limit.flops_per_s, "Arithmetic that had to be done, per second with work.");
-  if (limit.ratio >= 0)
-    p.Gauge("limit_ratio", limit.ratio, "Share of this machine's limit that the engine ran at; 1 is all.");
-  p.Counter("engine_steps_total", s.steps, "Steps of the engine.");
-  p.Total("work_bytes_total", s.work_bytes, "Weights and KV that had to be read.");
-  p.Total("work_flops_total", s.work_flops, "Arithmetic that had to be done.");
-  p.Total("busy_seconds_total", s.busy_seconds, "Time in which the engine had work.");
-  p.Total("limit_seconds_total", s.limit_seconds,
-          "What that work takes at this machine's limit; 0 if it was not measured.");
-  p.Counter("kv_evictions_total", s.evictions, "Cached blocks that were evicted.");
-  p.Gauge("kv_blocks_cached", static_cast<double>(s.kv_blocks_cached), "Free blocks in the prefix cache.");
+  PrintWork(now, engines, p);
   PrintKeys(now.keys, p);
-  if (now.kv_events) PrintKvEvents(*now.kv_events, p);
+  PrintKvEvents(now.engines, p);
   p.Type("http_requests_total", "counter", "Requests by route and status.");
   for (const auto& [key, count] : http_requests)
     p.Value("http_requests_total", static_cast<double>(count),

@@ -48,31 +48,43 @@ struct LimitShare {
   static LimitShare Between(const EngineStats& before, const EngineStats& now);
 };
 
+// Of the requests that one engine ran.
+struct EngineFigures {
+  EngineFigures();
+
+  Histogram prompt_tokens, generation_tokens, ttft, inter_token, per_output_token, e2e, queue_time,
+      inference_time, prefill_time, decode_time;
+  std::map<std::string, int64_t> finished;  // by reason
+  LimitShare limit;
+};
+
 // All on the loop's thread.
 struct Metrics {
   Metrics();
 
-  Histogram prompt_tokens, generation_tokens, ttft, inter_token, per_output_token, e2e, queue_time,
-      inference_time, prefill_time, decode_time;
-  std::map<std::string, int64_t> finished;                       // by reason
+  std::vector<EngineFigures> engines;                            // by rank; one at least
   std::map<std::pair<std::string, int>, int64_t> http_requests;  // by route and status
   std::map<std::string, int64_t> rejected;                       // with 429, by reason
-  LimitShare limit;
 
+  struct EngineNow {
+    EngineStats stats = {};
+    int64_t kv_tokens = 0;
+    // LoRA adapters by name, of requests that run and that wait.
+    std::set<std::string> running_adapters = {}, waiting_adapters = {};
+    const KvPublisher* kv_events = nullptr;  // may be none
+  };
   struct Now {
     std::string model;
-    EngineStats engine;
-    Engine::Info info;
+    std::vector<EngineNow> engines;  // as many as above
     bool prefix_cache = true;
     int64_t connections = 0, body_bytes = 0, jobs = 0;
     bool healthy = false;
-    // LoRA adapters by name, of requests that run and that wait; how many are loaded, may be, and their bytes.
-    std::set<std::string> running_adapters = {}, waiting_adapters = {};
+    // LoRA adapters: how many are loaded, may be, and their bytes.
     int64_t adapters = 0, max_adapters = 0, adapter_bytes = 0;
     std::vector<KeyFigures> keys = {};
-    int sleep_level = -1;                    // -1: awake
-    const KvPublisher* kv_events = nullptr;  // may be none
+    int sleep_level = -1;  // -1: awake
   };
+  // What belongs to an engine has its rank as the label `engine`, the rest that of the first.
   std::string Print(const std::string& prefix, const Now& now) const;
 };
 

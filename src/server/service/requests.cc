@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <set>
 
 #include "base/log.h"
 #include "server/api/params.h"
@@ -46,6 +47,18 @@ Refusal ReadJob(Job& job, bool lenient) {
   json = nullptr;
   if (auto refusal = CheckModel(*job.model, job.query)) return refusal;
   return job.query.previous_response_id.empty() ? PrepareRead(job) : Refusal();
+}
+
+constexpr const char* kRankHeader = "x-data-parallel-rank";
+
+// A router may name the rank that it wants. As in vLLM, what is no number says nothing.
+std::optional<int64_t> WantedRank(const HttpRequest& request) {
+  const std::string_view text = request.Header(kRankHeader);
+  int64_t rank = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rank);
+  if (text.empty() || end != text.data() + text.size()) return std::nullopt;
+  if (error == std::errc::result_out_of_range) return -1;  // no server has that
+  return error == std::errc() ? std::optional(rank) : std::nullopt;
 }
 
 ApiError DeviceFault(bool reloads) {
@@ -127,25 +140,29 @@ Refusal Service::CheckKeyLimits(const HttpRequest& request) {
   return key_limits_.Check(*options_.keys.Find(ApiKeys::KeyOf(request)), Clock::now(), admission_);
 }
 
+Refusal Service::CheckRank(const HttpRequest& request) const {
+  const std::optional<int64_t> rank = WantedRank(request);
+  if (!rank || !replicas_ || (*rank >= 0 && *rank < replicas_->size())) return {};
+  const int64_t last = replicas_->size() - 1;
+  return ApiError{.message = fmt::format("the header X-Data-Parallel-Rank is {}, but this server has rank{}",
+                                         request.Header(kRankHeader),
+                                         last == 0 ? " 0 alone" : fmt::format("s 0 to {}", last))};
+}
+
 void Service::Generate(const std::shared_ptr<Exchange>& exchange) {
-  // A router may name the rank that it wants, as for vLLM; this server is one.
-  const std::string_view rank = exchange->request().Header("x-data-parallel-rank");
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(rank.data(), rank.data() + rank.size(), number);
-  if (!rank.empty() && error == std::errc() && end == rank.data() + rank.size() && number != 0)
-    return exchange->Send(ApiError{.message = "the header X-Data-Parallel-Rank is " + std::to_string(number) +
-                                              ", but this server has rank 0 alone"}
-                              .ToResponse(FormOf(exchange->request())));
+  if (const Refusal wrong = CheckRank(exchange->request()))
+    return exchange->Send(wrong->ToResponse(FormOf(exchange->request())));
   PrepareJob(exchange, &Service::StartGeneration);
 }
 
 void Service::StartGeneration(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job) {
   const ApiForm form = FormOf(exchange->request());
   Refusal refusal = CheckReady();
+  if (!refusal) refusal = CheckRank(exchange->request());
   int64_t prompt_tokens = 0;
   for (const Request& request : job->prepared.requests)
     prompt_tokens += static_cast<int64_t>(request.prompt.size() + request.resumed.size());
-  if (!refusal) refusal = admission_.Admit(prompt_tokens, model_->info.kv_tokens);
+  if (!refusal) refusal = admission_.Admit(prompt_tokens, replicas_->kv_tokens());
   if (!refusal) refusal = CheckKeyLimits(exchange->request());
   if (refusal) {
     exchange->note = refusal->message;
@@ -162,7 +179,7 @@ void Service::StartGeneration(const std::shared_ptr<Exchange>& exchange, const s
     generation->key = options_.keys.Find(ApiKeys::KeyOf(exchange->request()));
     generation->place = key_limits_.Take(*generation->key, prompt_tokens);
   }
-  generation->engine = engines_;
+  generation->engine = loads_;
   double seconds = options_.max_seconds;
   if (job->query.timeout)
     seconds = seconds > 0 ? std::min(seconds, *job->query.timeout) : *job->query.timeout;
@@ -173,6 +190,8 @@ void Service::StartGeneration(const std::shared_ptr<Exchange>& exchange, const s
     inbox->posted = true;
     loop_.Post([this] { TakeEvents(); });
   };
+  const std::optional<int64_t> wanted = WantedRank(exchange->request());
+  std::set<int64_t> ranks;
   const bool has_ended = generation->has_ended();
   if (has_ended) deliver(0, {.finish = generation->reply.answers[0].decoder.finish(), .last = true});
   for (size_t prompt = 0; prompt < job->prepared.requests.size() && !has_ended; ++prompt) {
@@ -182,19 +201,24 @@ void Service::StartGeneration(const std::shared_ptr<Exchange>& exchange, const s
     if (seconds > 0)
       request.deadline =
           Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-    auto ticket = engine_->Submit(std::move(request),
-                                  [deliver, prompt](TokenEvent event) { deliver(prompt, std::move(event)); });
+    Replicas::Place place = replicas_->Choose(request, wanted);
+    ranks.insert(place.rank());
+    EngineThread& engine = replicas_->engine(place.rank());
+    auto ticket = engine.Submit(std::move(request),
+                                [deliver, prompt](TokenEvent event) { deliver(prompt, std::move(event)); });
     if (!ticket) {
       generation->Cancel();
       exchange->note = ticket.error().message();
-      const bool fault = engine_->fault().has_value();
+      const bool fault = engine.fault().has_value();
       exchange->Send(
           (fault ? DeviceFault(options_.reload_on_fault) : FromError(ticket.error())).ToResponse(form));
       if (fault) OnDeviceFault();
       return;
     }
     generation->tickets.push_back(std::move(*ticket));
+    generation->places.push_back(std::move(place));
   }
+  if (replicas_->size() > 1) generation->ranks = fmt::format("{}", fmt::join(ranks, ","));
   admission_.Enqueue(generation->reply.PromptTokens());
   generations_[generation->id] = generation;
   exchange->OnDisconnect([this, id = generation->id] {
@@ -220,10 +244,10 @@ void Service::TakeEvents() {
     const bool began = generation->began();
     // An engine is destroyed only after a fault, so the last events of an earlier one report that fault, also
     // while the next one is loaded or runs.
-    const bool left_behind = !engine_ || generation->engine != engines_;
+    const bool left_behind = !replicas_ || generation->engine != loads_;
     const bool ends =
         item.event.finish == FinishReason::kError || item.event.finish == FinishReason::kCancelled;
-    const bool fault = ends && (left_behind || engine_->fault());
+    const bool fault = ends && (left_behind || replicas_->fault());
     failed |= fault && !left_behind;
     bool ended = true;
     try {
@@ -239,9 +263,11 @@ void Service::TakeEvents() {
     if (!began && generation->began()) {
       admission_.Dequeue(generation->reply.PromptTokens());
       if (generation->key) key_limits_.Begin(generation->place);
-      metrics_.ttft.Observe(Seconds(generation->first_token - generation->exchange->request().arrived));
+      metrics_.engines[static_cast<size_t>(generation->rank())].ttft.Observe(
+          Seconds(generation->first_token - generation->exchange->request().arrived));
     }
-    for (const double gap : generation->gaps) metrics_.inter_token.Observe(gap);
+    for (const double gap : generation->gaps)
+      metrics_.engines[static_cast<size_t>(generation->rank())].inter_token.Observe(gap);
     generation->gaps.clear();
     if (ended) End(*generation);
   }
@@ -257,36 +283,38 @@ void Service::End(Generation& generation) {
   const int64_t prompt = reply.PromptTokens(), answer = reply.AnswerTokens();
   if (!generation.began()) admission_.Dequeue(prompt);
   if (generation.key) key_limits_.End(*generation.key, answer);
-  ++metrics_.finished[generation.outcome];
-  metrics_.prompt_tokens.Observe(static_cast<double>(prompt));
+  EngineFigures& figures = metrics_.engines[static_cast<size_t>(generation.rank())];
+  ++figures.finished[generation.outcome];
+  figures.prompt_tokens.Observe(static_cast<double>(prompt));
   const int64_t generated = answer - reply.ResumedTokens();
-  metrics_.generation_tokens.Observe(static_cast<double>(generated));
+  figures.generation_tokens.Observe(static_cast<double>(generated));
   Exchange& exchange = *generation.exchange;
   exchange.facts.emplace_back("prompt_tokens", std::to_string(prompt));
   exchange.facts.emplace_back("cached_tokens", std::to_string(reply.cached_tokens));
   exchange.facts.emplace_back("answer_tokens", std::to_string(answer));
   exchange.facts.emplace_back("finish", generation.outcome);
+  if (!generation.ranks.empty()) exchange.facts.emplace_back("rank", generation.ranks);
   if (const auto& adapters = reply.prepared.adapters; !adapters.empty())
     exchange.facts.emplace_back("lora", fmt::format("{}", fmt::join(adapters, ",")));
   const bool has_begun = generation.begun != Clock::time_point();
   const Clock::time_point begun = has_begun ? generation.begun : generation.submitted;
-  if (has_begun) metrics_.queue_time.Observe(Seconds(begun - generation.submitted));
+  if (has_begun) figures.queue_time.Observe(Seconds(begun - generation.submitted));
   if (generation.began()) {
     const double rest = Seconds(generation.last_token - generation.first_token);
     exchange.facts.emplace_back(
         "ttft_ms", fmt::format("{:.2f}", 1e3 * Seconds(generation.first_token - exchange.request().arrived)));
-    metrics_.prefill_time.Observe(Seconds(generation.first_token - begun));
-    metrics_.decode_time.Observe(rest);
-    metrics_.inference_time.Observe(Seconds(generation.last_token - begun));
-    metrics_.e2e.Observe(Seconds(generation.last_token - exchange.request().arrived));
+    figures.prefill_time.Observe(Seconds(generation.first_token - begun));
+    figures.decode_time.Observe(rest);
+    figures.inference_time.Observe(Seconds(generation.last_token - begun));
+    figures.e2e.Observe(Seconds(generation.last_token - exchange.request().arrived));
     const auto answers = static_cast<int64_t>(reply.answers.size());
     if (generated > answers)
-      metrics_.per_output_token.Observe(rest * static_cast<double>(answers) /
-                                        static_cast<double>(generated - answers));
+      figures.per_output_token.Observe(rest * static_cast<double>(answers) /
+                                       static_cast<double>(generated - answers));
   } else if (generation.embedded != Clock::time_point()) {
-    metrics_.prefill_time.Observe(Seconds(generation.embedded - begun));
-    metrics_.inference_time.Observe(Seconds(generation.embedded - begun));
-    metrics_.e2e.Observe(Seconds(generation.embedded - exchange.request().arrived));
+    figures.prefill_time.Observe(Seconds(generation.embedded - begun));
+    figures.inference_time.Observe(Seconds(generation.embedded - begun));
+    figures.e2e.Observe(Seconds(generation.embedded - exchange.request().arrived));
   }
   if (!generation.body.empty() && reply.query.endpoint == kResponses && reply.query.store) {
     Json messages = Json::array();

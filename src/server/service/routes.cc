@@ -111,7 +111,7 @@ void Service::MetricsRoute(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void Service::LoadRoute(const std::shared_ptr<Exchange>& exchange) {
-  const EngineStats stats = engine_ ? engine_->stats() : EngineStats();
+  const EngineStats stats = replicas_ ? Sum(replicas_->stats()) : EngineStats();
   exchange->Send(JsonResponse({{"server_load", generations_.size()},
                                {"preparing", admission_.jobs()},
                                {"body_bytes", server_ ? server_->body_bytes() : 0},
@@ -119,7 +119,8 @@ void Service::LoadRoute(const std::shared_ptr<Exchange>& exchange) {
                                {"waiting_tokens", admission_.waiting_tokens()},
                                {"running", stats.running},
                                {"kv_blocks", stats.kv_blocks},
-                               {"kv_blocks_used", stats.kv_blocks_used}}));
+                               {"kv_blocks_used", stats.kv_blocks_used},
+                               {"in_flight", replicas_ ? replicas_->InFlight() : std::vector<int64_t>()}}));
 }
 
 void Service::ServerInfo(const std::shared_ptr<Exchange>& exchange) {
@@ -134,7 +135,16 @@ void Service::ServerInfo(const std::shared_ptr<Exchange>& exchange) {
     json["served_model_name"] = model_->name;
     json["device"] = info.device;
     json["threads"] = info.threads;
-    json["max_total_num_tokens"] = info.kv_tokens;
+    json["max_total_num_tokens"] = replicas_ ? replicas_->kv_tokens() : 0;
+    json["data_parallel_size"] = metrics_.engines.size();
+    json["engines"] = Json::array();
+    for (int64_t rank = 0; replicas_ && rank < replicas_->size(); ++rank) {
+      const Engine::Info& engine = replicas_->engine(rank).info();
+      json["engines"].push_back({{"rank", rank},
+                                 {"device", engine.device},
+                                 {"threads", engine.threads},
+                                 {"max_total_num_tokens", engine.kv_tokens}});
+    }
     json["max_model_len"] = info.context;
     json["context_length"] = info.context;
     json["weight_bytes"] = info.weight_bytes;
@@ -158,10 +168,15 @@ void Service::ServerInfo(const std::shared_ptr<Exchange>& exchange) {
                       {"max_loras", model_->adapters->options().max_adapters},
                       {"max_lora_rank", model_->adapters->options().max_rank},
                       {"runtime", options_.allow_runtime_lora}};
-    if (publisher_)
-      json["kv_events"] = {{"address", publisher_->publish_address()},
-                           {"replay", publisher_->replay_address()},
-                           {"block_size", kKvBlockTokens}};
+    if (!publishers_.empty()) {
+      json["kv_events"] = {{"address", publishers_[0]->publish_address()},
+                           {"replay", publishers_[0]->replay_address()},
+                           {"block_size", kKvBlockTokens},
+                           {"ranks", Json::array()}};
+      for (const KvPublisher* const one : publishers_)
+        json["kv_events"]["ranks"].push_back(
+            {{"address", one->publish_address()}, {"replay", one->replay_address()}});
+    }
     if (machine_)
       json["machine"] = {{"read_bytes_per_s", machine_->read_bytes_per_s}, {"source", machine_->source}};
   }

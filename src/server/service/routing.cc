@@ -103,8 +103,9 @@ void Service::FinishHeaders(const HttpRequest& request, HttpResponse* response) 
   if (!guard_.ListsOrigin(origin)) return;
   const bool all = guard_.AllowsAllOrigins();
   response->headers.emplace_back("Access-Control-Allow-Origin", all ? "*" : std::string(origin));
-  response->headers.emplace_back("Access-Control-Expose-Headers",
-                                 "X-Request-Id, Retry-After, X-Celer-Ignored, X-Celer-Warning");
+  response->headers.emplace_back(
+      "Access-Control-Expose-Headers",
+      "X-Request-Id, Retry-After, X-Celer-Ignored, X-Celer-Warning, X-Data-Parallel-Rank");
   if (!all) response->headers.emplace_back("Vary", "Origin");
   if (request.method != "OPTIONS") return;
   response->headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");

@@ -33,7 +33,7 @@ Service::~Service() {
   if (loading_.joinable()) loading_.join();
   workers_.reset();
   for (auto& [id, generation] : generations_) generation->Cancel();
-  engine_.reset();
+  replicas_.reset();
 }
 
 void Service::UseServer(HttpServer* server) {
@@ -76,9 +76,10 @@ void Service::Load(std::function<void(const Status&)> ready) {
       if (!*loaded) return ready(loaded->error());
       model_ = (*loaded)->model;
       machine_ = (*loaded)->machine;
-      engine_ = std::move((*loaded)->engine);
-      ++engines_;
-      last_stats_ = {};
+      replicas_ = std::make_shared<Replicas>(std::move((*loaded)->engines));
+      ++loads_;
+      last_stats_ = replicas_->stats();
+      metrics_.engines.resize(last_stats_.size());
       if (state_ == State::kLoading) state_ = State::kReady;
       ready({});
     });
@@ -87,14 +88,14 @@ void Service::Load(std::function<void(const Status&)> ready) {
 
 void Service::OnDeviceFault() {
   if (state_ == State::kFaulted) return;
-  const auto fault = engine_->fault();
+  const auto fault = replicas_->fault();
   log::Warning("the device failed: {}", fault ? fault->message() : "no reason was given");
   state_ = State::kFaulted;
   exit_code_ = 1;
   // Requests in flight get their errors first; then the process exits, or the model is reloaded.
   loop_.Post([this] {
     if (!options_.reload_on_fault) return Drain();
-    engine_.reset();
+    replicas_.reset();
     Load([this](const Status& status) {
       if (status) {
         exit_code_ = 0;
@@ -156,31 +157,45 @@ void Service::Tick() {
   tick_ = loop_.After(kTick, [this] { Tick(); });
   const auto now = Clock::now();
   for (const auto& [id, generation] : generations_) generation->Ping(now, options_.ping_interval);
-  if (engine_) {
-    const EngineStats stats = engine_->stats();
-    if (stats.busy_seconds > last_stats_.busy_seconds) {
-      metrics_.limit = LimitShare::Between(last_stats_, stats);
-      admission_.ObserveRate(metrics_.limit.tokens_per_s);
+  if (!replicas_) return;
+  std::vector<EngineStats> stats = replicas_->stats();
+  bool busy = false;
+  double tokens_per_s = 0;
+  for (size_t rank = 0; rank < stats.size(); ++rank) {
+    LimitShare& limit = metrics_.engines[rank].limit;
+    if (stats[rank].busy_seconds > last_stats_[rank].busy_seconds) {
+      limit = LimitShare::Between(last_stats_[rank], stats[rank]);
+      busy = true;
     }
-    last_stats_ = stats;
+    tokens_per_s += limit.tokens_per_s;  // of an idle one as it was
   }
+  if (busy) admission_.ObserveRate(tokens_per_s);
+  last_stats_ = std::move(stats);
 }
 
 Metrics::Now Service::Now() const {
   Metrics::Now now;
   if (model_) {
     now.model = model_->name;
-    now.info = model_->info;
     now.prefix_cache = model_->prefix_cache;
   }
-  if (engine_) now.engine = engine_->stats();
+  now.engines.resize(metrics_.engines.size());
+  for (size_t rank = 0; rank < now.engines.size(); ++rank) {
+    Metrics::EngineNow& engine = now.engines[rank];
+    if (replicas_) engine.stats = replicas_->engine(static_cast<int64_t>(rank)).stats();
+    if (replicas_) engine.kv_tokens = replicas_->engine(static_cast<int64_t>(rank)).info().kv_tokens;
+    if (rank < publishers_.size()) engine.kv_events = publishers_[rank];
+  }
   if (model_ && model_->adapters) {
     now.adapters = std::ssize(model_->adapters->List());
     now.max_adapters = model_->adapters->options().max_adapters;
     now.adapter_bytes = model_->adapters->bytes();
     for (const auto& [id, generation] : generations_)
       for (const std::string& name : generation->job->prepared.adapters)
-        (generation->began() ? now.running_adapters : now.waiting_adapters).insert(name);
+        if (auto& engine = now.engines[static_cast<size_t>(generation->rank())]; generation->began())
+          engine.running_adapters.insert(name);
+        else
+          engine.waiting_adapters.insert(name);
   }
   now.connections = server_ ? server_->connections() : 0;
   now.body_bytes = server_ ? server_->body_bytes() : 0;
@@ -188,7 +203,6 @@ Metrics::Now Service::Now() const {
   now.healthy = state_ == State::kReady && sleep_.level < 0;
   now.keys = key_limits_.figures();
   now.sleep_level = sleep_.level;
-  now.kv_events = publisher_;
   return now;
 }
 

@@ -23,6 +23,7 @@
 #include "server/service/generation.h"
 #include "server/service/key_limits.h"
 #include "server/service/metrics.h"
+#include "server/service/replicas.h"
 #include "server/service/response_store.h"
 
 namespace celer::server {
@@ -31,8 +32,8 @@ class KvPublisher;
 
 struct LoadedModel {
   std::shared_ptr<const ServedModel> model;
-  std::unique_ptr<EngineThread> engine;
-  std::optional<Machine> machine;  // its peaks, if they were measured
+  std::vector<std::unique_ptr<EngineThread>> engines;  // by rank; as many at each load
+  std::optional<Machine> machine;                      // its peaks, if they were measured
 };
 using ModelLoader = std::function<Result<LoadedModel>()>;
 
@@ -68,7 +69,8 @@ class Service {
 
   HttpHandlers Handlers();
   void UseServer(HttpServer* server);
-  void UsePublisher(const KvPublisher* publisher) { publisher_ = publisher; }  // for its figures
+  // One for each engine, or none; for their figures.
+  void UsePublishers(std::vector<const KvPublisher*> publishers) { publishers_ = std::move(publishers); }
   // Loads on a thread of its own; `ready` gets the result.
   void Load(std::function<void(const Status&)> ready);
   void Drain();                                              // graceful shutdown, then stops the loop
@@ -162,6 +164,7 @@ class Service {
   const char* NotReady() const;  // why requests are not accepted; null if they are
   Refusal CheckReady() const;
   Refusal CheckKeyLimits(const HttpRequest& request);
+  Refusal CheckRank(const HttpRequest& request) const;
 
   // Parses and prepares the body on a worker thread, then calls `next` on the loop's.
   using Next = void (Service::*)(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job);
@@ -180,15 +183,15 @@ class Service {
   const ModelLoader loader_;
   OriginGuard guard_;
   HttpServer* server_ = nullptr;
-  const KvPublisher* publisher_ = nullptr;  // may be none
+  std::vector<const KvPublisher*> publishers_;
   Sleep sleep_;
   State state_ = State::kLoading;
   int exit_code_ = 0;
   std::thread loading_;
   std::shared_ptr<const ServedModel> model_;
   std::optional<Machine> machine_;
-  std::shared_ptr<EngineThread> engine_;  // null also in deep sleep
-  int64_t engines_ = 0;                   // loaded so far; engine_ is the last, if it did not fail
+  std::shared_ptr<Replicas> replicas_;  // null also in deep sleep
+  int64_t loads_ = 0;                   // so far; replicas_ are the last, if they did not fail
   std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
   std::map<int64_t, std::shared_ptr<Generation>> generations_;
   int64_t next_generation_ = 1;
@@ -197,7 +200,7 @@ class Service {
   Metrics metrics_;
   Admission admission_;
   KeyLimits key_limits_;
-  EngineStats last_stats_;
+  std::vector<EngineStats> last_stats_;  // of each engine
   Clock::time_point started_ = Clock::now(), drain_end_;
   std::unique_ptr<EventLoop::Timer> tick_, drain_timer_;
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);

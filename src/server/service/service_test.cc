@@ -119,12 +119,12 @@ class ServiceTest : public testing::Test {
       broken_ = std::make_shared<std::atomic<bool>>(false);
       ++loads_;
       LoadedModel loaded;
-      loaded.engine =
-          std::make_unique<EngineThread>(StartEngineThread(std::make_unique<FakeStepper>(broken_)));
+      loaded.engines.push_back(
+          std::make_unique<EngineThread>(StartEngineThread(std::make_unique<FakeStepper>(broken_))));
       loaded.model = std::make_shared<ServedModel>(ServedModel{.name = "letters",
                                                                .aliases = {},
                                                                .prompter = LettersPrompter(),
-                                                               .info = loaded.engine->info(),
+                                                               .info = loaded.engines[0]->info(),
                                                                .chat_template = ""});
       std::const_pointer_cast<ServedModel>(loaded.model)->grammars =
           std::make_shared<Grammars>(loaded.model->prompter);

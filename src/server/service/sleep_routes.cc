@@ -114,15 +114,18 @@ void Service::FallAsleep(std::shared_ptr<Exchange> exchange) {
     sleep_.timer = loop_.After(kPoll, [this, exchange] { FallAsleep(exchange); });
     return;
   }
-  if (sleep_.level == 0 || !engine_) return EndSleepChange(exchange, {});
-  const bool release = sleep_.level == 2 || !engine_->info().device.starts_with("cpu");
+  if (sleep_.level == 0 || !replicas_) return EndSleepChange(exchange, {});
+  const bool release = sleep_.level == 2 || !replicas_->engine(0).info().device.starts_with("cpu");
   workers_->Post([this, exchange = std::move(exchange),
-                  engine = release ? std::exchange(engine_, nullptr) : engine_,
+                  replicas = release ? std::exchange(replicas_, nullptr) : replicas_,
                   alive = std::weak_ptr<int>(alive_)]() mutable {
-    Status discarded;
-    const Status ran = engine->Run([&](Engine& of) { discarded = EngineInternals::DiscardKv(of); });
-    if (ran && !discarded) log::Warning("going to sleep: {}", discarded.error().message());
-    engine.reset();
+    for (int64_t rank = 0; rank < replicas->size(); ++rank) {
+      Status discarded;
+      const Status ran =
+          replicas->engine(rank).Run([&](Engine& of) { discarded = EngineInternals::DiscardKv(of); });
+      if (ran && !discarded) log::Warning("going to sleep: {}", discarded.error().message());
+    }
+    replicas.reset();
     // The exchange belongs to the loop's thread, and must not be destroyed here.
     loop_.Post([this, exchange = std::move(exchange), alive] {
       if (!alive.expired()) EndSleepChange(exchange, {});
@@ -151,7 +154,7 @@ void Service::WakeRoute(const std::shared_ptr<Exchange>& exchange) {
   const bool both = sleep_.awake_tags.contains("weights") && sleep_.awake_tags.contains("kv_cache");
   if (!tags.empty() && !scheduling && !both) return SendOutcome(exchange, {});
   sleep_.awake_tags.clear();
-  if (engine_) {
+  if (replicas_) {
     sleep_.level = -1;
     return EndSleepChange(exchange, {});
   }
