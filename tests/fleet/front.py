@@ -33,10 +33,11 @@ def available():
 class FleetCase(ServerCase):
     """Replicas of one small model, and something before them."""
     context = 4096
+    kv = "256MiB"
 
     @classmethod
     def start(cls, *flags, **kwargs):
-        return super().start("--served-model-name", "tiny", *flags, **{"kv": "256MiB", "context": cls.context, **kwargs})
+        return super().start("--served-model-name", "tiny", *flags, **{"kv": cls.kv, "context": cls.context, **kwargs})
 
     @classmethod
     def before(cls, name, servers, *flags):

@@ -13,11 +13,13 @@ import unittest
 import front
 from front import FleetCase, fleet
 
-SECONDS, TOKENS, SESSIONS = 10, 60, 8
+# Long enough answers that one costs much more than a refusal, and its client, which shares the cores with the server.
+SECONDS, TOKENS, SESSIONS = 10, 400, 8
 
 
 class Overload(FleetCase):
     flags = ["--max-queue", "8"]
+    kv = "32MiB"  # all of it is used once the server is full, and is no growth then
 
     def ask(self, number):
         """The answer, and when its first token and its end came."""

@@ -93,7 +93,7 @@ class BlockManager {
   bool Writable(int32_t block) const { return ref_count(block) == 1 && !cache_.Holds(block); }
   int32_t Take();
   int64_t LeaveCache(int32_t block);  // returns how many left the cache
-  void PushFront(int32_t block);   // to the list of free blocks
+  void PushFront(int32_t block);      // to the list of free blocks
   void AddRef(int32_t block);
   void Unref(int32_t block);
   void Unlink(int32_t block);

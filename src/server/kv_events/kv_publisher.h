@@ -29,9 +29,9 @@ struct ZmqLibrary;
 struct KvEventOptions {
   // Addresses of ZeroMQ. As in vLLM the first is bound if it has a '*' or '::' or is ipc://, and else connected to; "bind:"
   // or "connect:" in front decides it.
-  std::string publish;
-  std::string replay;  // is bound; "": none
-  std::string topic;
+  std::string publish = {};
+  std::string replay = {};  // is bound; "": none
+  std::string topic = {};
   KvEventLayout layout = KvEventLayout::kMap;
   std::string hash_seed = "vllm-none-hash";  // vLLM's
   int64_t rank = 0;                          // of the engine whose cache it is
