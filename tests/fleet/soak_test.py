@@ -20,6 +20,7 @@ CHAT = "/v1/chat/completions"
 
 class Soak(FleetCase):
     minutes = 1.0
+    kv = "32MiB"  # all of it is used within the first minute, so that it is no growth
     flags = ["--write-timeout", "5", "--header-timeout", "2", "--body-timeout", "5"]
 
     def body(self, rng, tokens):
@@ -31,7 +32,7 @@ class Soak(FleetCase):
         data = json.dumps({**body, "stream": True}).encode()
         connection = self.server.socket()
         connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-                           b"Content-Length: %d\r\n\r\n" % len(data) + data)
+                           b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
         return connection
 
     # --- Clients. Each is called again and again, with its own random numbers. ---
@@ -54,8 +55,11 @@ class Soak(FleetCase):
     def reads_slowly(self, rng):
         with self.raw(self.body(rng, 100)) as connection:
             connection.settimeout(60)
-            while connection.recv(2000):
+            said = b""
+            while data := connection.recv(2000):
+                said += data
                 time.sleep(0.02)
+        assert b"data: [DONE]" in said, said[-200:]
 
     def sends_nonsense(self, rng):
         good = json.dumps(self.body(rng, 3))
