@@ -1,6 +1,6 @@
 // Runs models from JSON lines with exact arithmetic, so that a script can compare logits with another
 // engine's.
-//   in:  {"model": PATH, "tokens": [...] or "text": "...", "prefill": N}
+//   in:  {"model": PATH, "tokens": [...] or "text": "...", "prefill": N, "lora": [PATH of an adapter, ...]}
 //   out: {"tokens", "vocab", "logits": one row after the other, "warnings"} or {"error"}
 // The first N tokens (all of them without N) are one prompt, the others follow one by one.
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include "engine/runners/run_logits.h"
 #include "io/json/json.h"
 #include "models/load/model.h"
+#include "models/lora/lora.h"
 #include "text/tokenizer/load_tokenizer.h"
 
 namespace celer {
@@ -44,6 +45,14 @@ Result<Json> Answer(const Json& request) {
     if (token < 0 || token >= vocab)
       return Error::Corrupt(path, ": the tokenizer has token ", token, ", the model has ", vocab);
 
+  std::vector<LoraUse> uses;
+  for (const std::string& adapter : request.value("lora", std::vector<std::string>())) {
+    CELER_ASSIGN(auto loaded, LoadLora("adapter", adapter, path, DefaultThreadPool()));
+    uses.push_back({.adapter = std::move(loaded)});
+  }
+  CELER_ASSIGN(const std::shared_ptr<const LoraMix> mix, LoraMix::Make(std::move(uses)));
+  if (mix) CELER_RETURN_IF_ERROR(runner->CheckLora(*mix));
+
   std::vector<int32_t> table;
   for (int64_t i = 0; i < blocks; ++i) table.push_back(static_cast<int32_t>(blocks - 1 - i));
   const int64_t prefill = std::min(request.value("prefill", count), count);
@@ -56,7 +65,8 @@ Result<Json> Answer(const Json& request) {
         .state = 0,
         .block_table = table,
         .rows = Slice::Rows::kAll,
-        .prompt_length = prefill};
+        .prompt_length = prefill,
+        .lora = mix};
     CELER_ASSIGN(const std::vector<float> rows, RunLogits(*runner, {&slice, 1}));
     for (const float logit : rows) {
       if (!std::isfinite(logit)) return Error::Corrupt(path, ": a logit is ", logit);

@@ -16,6 +16,8 @@
 #include "engine/runners/make_runner.h"
 #include "engine/runners/run_logits.h"
 #include "formats/decode.h"
+#include "io/gguf/gguf.h"
+#include "io/gguf/gguf_writer.h"
 #include "io/json/json.h"
 #include "io/safetensors/safetensors.h"
 #include "kernels/shared/test_util.h"
@@ -415,6 +417,197 @@ TEST_F(Broken, HugeRanks) {
     bytes->assign(static_cast<size_t>(10000 * other) * sizeof(float), std::byte{0});
   });
   ExpectRefused("rank 4096");
+}
+
+TEST_F(Broken, EveryKindOfFile) {
+  // As long as the header says, as a header that says more, and as noise.
+  const fs::path tensors = folder_ / "adapter_model.safetensors";
+  const auto write = [&](const std::string& bytes) { std::ofstream(tensors, std::ios::binary) << bytes; };
+  for (const char* const bytes : {"", "x", "\xff\xff\xff\xff\xff\xff\xff\x7f{}", "GGUF", "PK\3\4"}) {
+    write(bytes);
+    ExpectRefused("adapter_model.safetensors");
+  }
+  const char kHuge[] =
+      R"({"base_model.model.x.lora_A.weight":{"dtype":"F32","shape":[4611686018427387904,16],"data_offsets":[0,4]}})";
+  uint64_t length = sizeof kHuge - 1;
+  write(std::string(reinterpret_cast<const char*>(&length), 8) + kHuge + "1234");
+  ExpectRefused("adapter_model.safetensors");
+  for (const char* const text :
+       {"", "[]", "null", "{", "3", R"({"peft_type": 3})", R"({"r": "x"})", R"({"r": 1e30})",
+        R"({"use_dora": "yes"})", R"({"rank_pattern": [1]})", R"({"rank_pattern": {"q": 0}})"}) {
+    SCOPED_TRACE(text);
+    std::ofstream(folder_ / "adapter_config.json") << text;
+    ExpectRefused("adapter_config.json");
+  }
+  std::ofstream(folder_ / "adapter_config.json") << std::string(100'000, '[');
+  ExpectRefused("adapter_config.json");
+}
+
+TEST_F(Broken, NumbersThatAreNone) {
+  for (const float bad : {NAN, INFINITY, -INFINITY})
+    for (const char* const which : {"lora_A.weight", "lora_B.weight"}) {
+      ChangeTensors([&](TensorRecord* record, std::vector<std::byte>* bytes) {
+        if (record->name.ends_with(std::string("layers.0.self_attn.q_proj.") + which))
+          std::memcpy(bytes->data() + bytes->size() - sizeof bad, &bad, sizeof bad);
+      });
+      ExpectRefused(std::string("q_proj.") + which);
+    }
+  // Finite, and too large for what the matrices are added to.
+  ChangeTensors([](TensorRecord*, std::vector<std::byte>* bytes) {
+    const float huge = 3e38f;
+    for (size_t at = 0; at < bytes->size(); at += sizeof huge)
+      std::memcpy(bytes->data() + at, &huge, sizeof huge);
+  });
+  const auto adapter = LoadLora("huge", folder_, kGolden / "models/llama3", DefaultThreadPool());
+  if (adapter) return;
+  EXPECT_NE(adapter.error().message().find("lora_"), std::string::npos) << adapter.error().message();
+}
+
+TEST_F(Broken, TypesThatHoldNoWeights) {
+  for (const DType dtype : {DType::kI64, DType::kI32, DType::kU8}) {
+    ChangeTensors([&](TensorRecord* record, std::vector<std::byte>* bytes) {
+      if (!record->name.ends_with("layers.0.self_attn.q_proj.lora_A.weight")) return;
+      record->dtype = dtype;
+      bytes->resize(static_cast<size_t>(*BytesFor(dtype, *record->shape.elements())));
+    });
+    ExpectRefused("q_proj.lora_A.weight");
+  }
+}
+
+// PEFT writes the embedding of a model beside an adapter's matrices for it, and reads it in the place of the model's.
+TEST_F(Broken, TheModelsOwnEmbeddingInTheFile) {
+  const fs::path model = kGolden / "models/llama3", head = kAdapters / "head";
+  const auto tensors = SafetensorsModel::Open(model);
+  const auto adapter = SafetensorsFile::Open(head / "adapter_model.safetensors");
+  ASSERT_TRUE(tensors && adapter);
+  fs::copy_file(head / "adapter_config.json", folder_ / "adapter_config.json",
+                fs::copy_options::overwrite_existing);
+  const auto write = [&](bool changed, Shape shape) {
+    std::vector<TensorRecord> records(adapter->tensors().begin(), adapter->tensors().end());
+    std::vector<std::vector<std::byte>> bytes;
+    bytes.reserve(2);
+    for (const char* const name : {"model.embed_tokens", "lm_head"}) {
+      TensorRecord record = *tensors->Find(std::string(name) + ".weight");
+      bytes.emplace_back(record.bytes.begin(), record.bytes.end());
+      if (changed) bytes.back()[41] ^= std::byte{0x40};  // the exponent of a bf16
+      record.name = "base_model.model." + std::string(name) + ".base_layer.weight";
+      if (shape.rank() > 0) {
+        record.shape = shape;
+        bytes.back().resize(static_cast<size_t>(2 * *shape.elements()));
+      }
+      record.bytes = bytes.back();
+      records.push_back(record);
+    }
+    ASSERT_TRUE(WriteSafetensors(folder_ / "adapter_model.safetensors", records));
+  };
+  write(false, {});
+  const Golden golden = ReadGolden("head");
+  const auto runner = LoadRunner(golden.model);
+  const auto logits = LogitsOf(*runner, {{golden.prompt, MixOf(folder_, golden.model)}});
+  EXPECT_LT(WorstRelative(golden.logits, logits), LogitTolerance());
+  write(true, {});
+  ExpectRefused("row 0 of tensor");
+  write(false, {32, 32});
+  ExpectRefused("was resized");
+}
+
+// The adapter of GGUF's form, with changes.
+class BrokenGguf : public ::testing::Test {
+ protected:
+  struct Tensor {
+    std::string name;
+    Shape shape;
+    std::vector<std::byte> bytes;
+  };
+  struct Parts {
+    std::string type = "adapter", kind = "lora", architecture = "llama";
+    float alpha = 8;
+    std::vector<Tensor> tensors;
+  };
+  void SetUp() override {
+    const auto file = GgufFile::Open(kAdapters / "plain.gguf");
+    ASSERT_TRUE(file);
+    for (const TensorRecord& record : file->tensors())
+      parts_.tensors.push_back({record.name, record.shape, {record.bytes.begin(), record.bytes.end()}});
+  }
+  void TearDown() override { fs::remove(path_); }
+
+  std::string Refusal(const Parts& parts) {
+    GgufWriter writer;
+    writer.SetString("general.type", parts.type);
+    writer.SetString("general.architecture", parts.architecture);
+    writer.SetString("adapter.type", parts.kind);
+    writer.SetFloat32("adapter.lora.alpha", parts.alpha);
+    for (const Tensor& tensor : parts.tensors) writer.AddTensor({tensor.name, DType::kF32, tensor.shape});
+    size_t next = 0;
+    const Status written = writer.Write(
+        path_, [&](const TensorSpec&, const TensorSink& sink) { return sink(parts.tensors[next++].bytes); });
+    EXPECT_TRUE(written) << written.error().message();
+    return Refusal();
+  }
+  std::string Refusal() {
+    const auto adapter = LoadLora("broken", path_, kGolden / "models/llama3", DefaultThreadPool());
+    return adapter ? "" : adapter.error().message();
+  }
+
+  Parts parts_;
+  fs::path path_ = fs::path(::testing::TempDir()) / "broken.gguf";
+};
+
+TEST_F(BrokenGguf, WhatTheFileSays) {
+  EXPECT_EQ(Refusal(parts_), "");
+  Parts changed = parts_;
+  changed.type = "model";
+  EXPECT_NE(Refusal(changed).find("general.type is 'model'"), std::string::npos);
+  changed = parts_;
+  changed.kind = "control_vector";
+  EXPECT_NE(Refusal(changed).find("'control_vector'"), std::string::npos);
+  changed = parts_;
+  changed.architecture = "qwen2";
+  EXPECT_NE(Refusal(changed).find("architecture 'qwen2'"), std::string::npos);
+  for (const float alpha : {NAN, INFINITY, 1e30f}) {
+    changed = parts_;
+    changed.alpha = alpha;
+    EXPECT_NE(Refusal(changed).find("adapter.lora.alpha"), std::string::npos);
+  }
+}
+
+TEST_F(BrokenGguf, Tensors) {
+  const auto with = [&](const std::function<void(Tensor*)>& change) {
+    Parts changed = parts_;
+    for (Tensor& tensor : changed.tensors)
+      if (tensor.name == "blk.1.ffn_up.weight.lora_b") change(&tensor);
+    return Refusal(changed);
+  };
+  const char* const name = "blk.1.ffn_up.weight.lora_b";
+  EXPECT_NE(with([](Tensor* t) { t->shape = {t->shape[1], t->shape[0]}; }).find(name), std::string::npos);
+  EXPECT_NE(with([](Tensor* t) { t->shape = {*t->shape.elements()}; }).find(name), std::string::npos);
+  EXPECT_NE(with([](Tensor* t) {
+              const float nan = NAN;
+              std::memcpy(t->bytes.data() + 8, &nan, sizeof nan);
+            }).find(name),
+            std::string::npos);
+  EXPECT_NE(with([](Tensor* t) {
+              t->shape = {t->shape[0], 10000};
+              t->bytes.assign(static_cast<size_t>(t->shape[0] * 10000) * sizeof(float), std::byte{0});
+            }).find("a rank of 1 to 4096"),
+            std::string::npos);
+  EXPECT_NE(with([](Tensor* t) { t->name = "blk.1.ffn_wide.weight.lora_b"; }).find("lora_"),
+            std::string::npos);
+  EXPECT_NE(with([](Tensor* t) { t->name = "blk.9.ffn_up.weight.lora_b"; }).find("lora_"), std::string::npos);
+  EXPECT_NE(with([](Tensor* t) { t->name = "blk.1.ffn_norm.weight"; }).find("blk.1.ffn_norm.weight"),
+            std::string::npos);
+}
+
+TEST_F(BrokenGguf, CutAnywhere) {
+  ASSERT_EQ(Refusal(parts_), "");
+  const auto size = fs::file_size(path_);
+  for (uint64_t left = size - 1; left > 64; left -= left / 16) {
+    fs::resize_file(path_, left);
+    EXPECT_NE(Refusal().find("broken.gguf"), std::string::npos) << left << " bytes: " << Refusal();
+  }
+  fs::resize_file(path_, 0);
+  EXPECT_NE(Refusal().find("broken.gguf"), std::string::npos);
 }
 
 }  // namespace

@@ -56,7 +56,8 @@ class LoraLoader {
       return Error::Unsupported(
           file_.path, ": module '", Printable(name), "' is none of the products of ", model_path_.string(),
           " that an adapter can change here; the adapter is of another model, or changes norms");
-    if (module.base) return CheckBase(name, *module.base, parts);
+    if (module.base) CELER_RETURN_IF_ERROR(CheckBase(name, *module.base, parts));
+    if (!module.a && !module.weight && !module.bias) return {};
     for (const ModulePart& part : parts) {
       if (part.at.place.part == LoraPart::kUnused) continue;
       if (part.stacked) {
@@ -89,14 +90,35 @@ class LoraLoader {
                               ", which is not implemented for it");
   }
 
+  // PEFT writes the model's own embedding beside an adapter's matrices, and reads it instead of the model's.
   Status CheckBase(const std::string& name, const TensorRecord& record,
-                   const std::vector<ModulePart>& parts) const {
+                   const std::vector<ModulePart>& parts) {
     const PlacedMatrix& at = parts[0].at;
-    if (parts.size() == 1 && record.shape == Shape{at.rows, at.cols}) return {};
-    return Error::Unsupported(file_.path, ": tensor '", Printable(record.name), "' has shape ",
-                              record.shape.ToString(), ", and the model's has ",
-                              Shape{at.rows, at.cols}.ToString(), "; module '", Printable(name),
-                              "' was resized, which is not implemented");
+    if (parts.size() != 1 || record.shape != Shape{at.rows, at.cols})
+      return Error::Unsupported(file_.path, ": tensor '", Printable(record.name), "' has shape ",
+                                record.shape.ToString(), ", and the model's has ",
+                                Shape{at.rows, at.cols}.ToString(), "; module '", Printable(name),
+                                "' was resized, which is not implemented");
+    CELER_ASSIGN(const Floats saved, Read(record, record.shape));
+    CELER_ASSIGN(const Model* model, Base());
+    const WeightView w = MatrixAt(model->weights(), at.place);
+    const bool plain = w.dtype == DType::kF32 || w.dtype == DType::kF16 || w.dtype == DType::kBf16;
+    const bool comparable = at.place.part == LoraPart::kEmbedding || at.place.part == LoraPart::kHead;
+    if (!comparable || w.kind != WeightView::Kind::kStored || !plain || w.rows != at.rows) return {};
+    Floats row(static_cast<size_t>(at.cols));
+    for (int64_t i = 0; i < at.rows; ++i) {
+      DecodeWeightRow(w, i, row.data());
+      float most = 0, apart = 0;
+      for (int64_t c = 0; c < at.cols; ++c) {
+        most = std::max(most, std::abs(row[c]));
+        apart = std::max(apart, std::abs(row[c] - saved[i * at.cols + c]));
+      }
+      if (apart <= 0.01f * most) continue;  // twice what bf16 rounds
+      return Error::Unsupported(file_.path, ": row ", i, " of tensor '", Printable(record.name),
+                                "' is another one than the model's; an adapter on weights that were changed "
+                                "as a whole is not implemented");
+    }
+    return {};
   }
 
   Error Misfit(const TensorRecord& record, const Shape& expected) const {
@@ -115,7 +137,10 @@ class LoraLoader {
     if (has != wants) return Misfit(record, expected);
     const int64_t cols = expected[expected.rank() - 1], rows = *expected.elements() / cols;
     const auto row_bytes = BytesFor(record.dtype, cols);
-    if (!CanDecode(record.dtype) || !row_bytes || record.dtype == DType::kI64)
+    const DType d = record.dtype;  // integers without scales are no weights
+    const bool integers = d == DType::kI8 || d == DType::kU8 || d == DType::kI16 || d == DType::kI32 ||
+                          d == DType::kI64 || d == DType::kBool;
+    if (!CanDecode(d) || !row_bytes || integers)
       return Error::Unsupported(file_.path, ": tensor '", Printable(record.name), "' of type ",
                                 Name(record.dtype), " holds no weights that are read");
     Floats out(static_cast<size_t>(rows * cols));
