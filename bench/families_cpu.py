@@ -21,11 +21,11 @@ import tempfile
 BASE = "llama-3.2-1b"
 # A preset of `celer limits --list`, and layers for about 1 GB a token in q8_0.
 MODELS = [
-    ("qwen3-1.7b", 17), ("gemma-2b", 10), ("gemma-2-2b", 10), ("gemma-3-1b", 26), ("gpt-oss-20b", 16), ("qwen3-next-80b-a3b", 14),
-    ("qwen3.5-9b", 4), ("qwen3.5-35b-a3b", 16), ("deepseek-v2-lite", 14), ("glm-4-9b", 4), ("glm-4-9b-0414", 4), ("glm-4.5-air", 5),
-    ("glm-4.7-flash", 10), ("phi-3-mini", 9), ("phi-4-mini", 8), ("phi-2", 12), ("granite-3.3-2b", 16), ("olmo-2-7b", 4),
+    ("qwen3-1.7b", 10), ("gemma-2b", 10), ("gemma-2-2b", 8), ("gemma-3-1b", 26), ("gpt-oss-20b", 6), ("qwen3-next-80b-a3b", 14),
+    ("qwen3.5-9b", 4), ("qwen3.5-35b-a3b", 6), ("deepseek-v2-lite", 5), ("glm-4-9b", 4), ("glm-4-9b-0414", 4), ("glm-4.5-air", 5),
+    ("glm-4.7-flash", 10), ("phi-3-mini", 9), ("phi-4-mini", 6), ("phi-2", 12), ("granite-3.3-2b", 12), ("olmo-2-7b", 4),
     ("olmo-3-7b", 4), ("olmoe-1b-7b", 16), ("ministral-3-8b", 3), ("minimax-m2", 8), ("ernie-4.5-0.3b", 18), ("ernie-4.5-21b-a3b", 12),
-    ("hunyuan-a13b", 4), ("smollm3-3b", 11), ("command-r7b", 2), ("starcoder2-3b", 10), ("gpt2-xl", 30), ("opt-1.3b", 20),
+    ("hunyuan-a13b", 4), ("smollm3-3b", 11), ("command-r7b", 2), ("starcoder2-3b", 10), ("gpt2-xl", 20), ("opt-1.3b", 20),
     ("pythia-1b", 16), ("gpt-j-6b", 4), ("falcon-7b", 4), ("stablelm-2-1.6b", 14), ("exaone-4.0-1.2b", 24),
 ]
 FOLDERS = ("opt", "gpt-j")  # no architecture in GGUF
