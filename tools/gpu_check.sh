@@ -1,27 +1,40 @@
 #!/usr/bin/env bash
 # On a machine with a GPU: build, run every test, probe the CPU and the GPU, run the benches. One command, one log, and at its
 # end a table: celer, limit, ratio, best peer, ratio to it. Meant to end within 540 s on 16 cores and an H200.
-#   tools/gpu_check.sh [folder for the results] [all | native | generic | generic-tests | generic-bench]
+#   tools/gpu_check.sh [folder for the results] [all | native | generic | generic-tests | generic-bench | python | place]
 # generic: the kernels of GPUs older than Hopper, on a Hopper, standing for 8.0 and 8.6 (docs/notes/cuda_generic.md); about as
 # long again, so in a call of its own: `native`, then `generic`. The build is kept between them.
+# python: the Python package alone, with python3: LLM.generate beside `celer batch`. What the build lacks on a machine without
+# packages may lie in build-offline/packages.tar.xz (tools/offline_packages.sh).
+# place: models that are larger than what may be taken of the GPU (docs/placement.md), with files that celer synth writes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out="${1:-out}"
 part="${2:-all}"
 build=build-gpu
 mkdir -p "$out"
+offline=build-offline/packages.tar.xz
+[ ! -f "$offline" ] || tools/offline_packages.sh --unpack "$offline"
 text=ON
 pkg-config --exists libpcre2-8 2>/dev/null || text=OFF   # a workstation image may lack PCRE2
 generator=()
 command -v ninja >/dev/null && generator=(-G Ninja)
 twin=(-DCELER_CUDA_TWIN=OFF)
-[ "$part" = native ] || twin=(-DCELER_CUDA_TWIN=90)
-cmake -S . -B "$build" "${generator[@]}" -DCELER_CUDA=ON -DCELER_TEXT=$text "${twin[@]}"
+case "$part" in native | python | place) ;; *) twin=(-DCELER_CUDA_TWIN=90) ;; esac
+. tools/gpu_check_python.sh
+if [ "$part" = python ]; then
+  python_check
+  exit
+fi
+# Another compiler than the one that CI has may warn of other things.
+cmake -S . -B "$build" "${generator[@]}" -DCELER_CUDA=ON -DCELER_TEXT=$text -DCELER_WERROR=OFF "${twin[@]}"
 cmake --build "$build" -j "$(nproc)" > "$out/build.log" || { tail -n 40 "$out/build.log"; exit 1; }
 nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv
 failed=0  # whatever fails, the rest runs
 . tools/gpu_check_generic.sh
+. tools/gpu_check_place.sh
 case "$part" in
+  place) place_check; exit "$failed" ;;
   generic | generic-tests | generic-bench) generic_check "${part#generic}"; exit "$failed" ;;
 esac
 ctest --test-dir "$build" --output-on-failure -j 8 2>&1 | tee "$out/ctest.log" | tail -n 25 || failed=1
@@ -46,8 +59,8 @@ if command -v compute-sanitizer > /dev/null; then
   check src/kernels/celer_kernels_test 'CudaCodes.GateAndUp:CudaCodes.RowsOfWeights'
   check src/quantize/llm/celer_quantize_llm_test 'CudaGptq.*:Quantize.CudaGoesOn*'
   check src/engine/celer_engine_test 'CudaSampler.SpecialLogits'
-  check src/kernels/celer_kernels_test 'CudaLatent*:CudaNorm*:CudaQkvGeneral*:DeltaNetCuda*:OutputGateCuda*'
-  check tests/celer_cuda_test 'CudaGolden.LogitsAgreeWithTheCpu'
+  check src/kernels/celer_kernels_test 'CudaLatent*:CudaNorm*:CudaQkvGeneral*:DeltaNetCuda*:OutputGateCuda*:LowRankCuda*'
+  check tests/celer_cuda_test 'CudaGolden.LogitsAgreeWithTheCpu:CudaLora.BatchesOfSeveral*:CudaLora.LittleMemory*'
   grep -c 'ERROR SUMMARY: 0 errors' "$out/sanitizer.txt" | sed 's/$/ programs without memory errors/'
 fi
 # A bench that fails is said and does not keep the next from running. Rows of `table` go to the table at the end.
@@ -81,11 +94,23 @@ load() { table --model llama-3.1-8b --prompt 512 --tokens 40 --chunk 8192 "$@"; 
   bench --model mixtral-8x7b,qwen3-30b-a3b --weights bf16,int8,int4-g128 --tokens 64 --repeat 3
   bench --model qwen3-30b-a3b --weights int4-g128 --tokens 32 --batch 2,4,8 --repeat 3
 } > "$out/cuda_moe.txt"; cat "$out/cuda_moe.txt"
+# With LoRA adapters: the figure is the speed to none.
+lora() { bench --model llama-3.1-8b --prompt 512 --tokens 40 --batch 64 --chunk 8192 --repeat 2 --lora 8 --rank 16 "$@"; }
+{
+  lora --weights bf16
+  lora --weights bf16 --lora-f32
+  lora --weights int8
+} > "$out/cuda_lora.txt"; cat "$out/cuda_lora.txt"
 # Layers that are not Llama's: strategy `general`.
 {
   table --model gemma-3-12b,qwen3.5-35b-a3b,deepseek-v2-lite --weights bf16 --tokens 64 --repeat 3
   table --model gpt-oss-20b --weights stored --tokens 64 --repeat 3
 } > "$out/cuda_families.txt"; cat "$out/cuda_families.txt"
+# Two and four ranks on this one GPU, beside one rank: the products are no faster, so what is more is what ranks cost.
+{
+  CELER_RANKS_SHARE_GPU=1 bench --model llama-3.1-8b --weights bf16 --tokens 64 --repeat 3 -tp 2
+  CELER_RANKS_SHARE_GPU=1 bench --model llama-3.1-8b --weights bf16 --tokens 64 --repeat 3 -tp 4
+} > "$out/cuda_ranks.txt"; cat "$out/cuda_ranks.txt"
 cat "$out/cuda_table.md" || failed=1
 [ "$part" = native ] || generic_check ""
 exit "$failed"

@@ -33,7 +33,7 @@ generic_tests() {
   done
 }
 
-# The rows of the table of issue 38, and beside them the same with the program's own kernels.
+# The rows of the table in docs/performance.md, and beside them the same with the program's own kernels.
 generic_bench() {
   local text="$out/generic_bench.txt" name arch program
   rm -f "$out"/generic_table_*.md

@@ -13,6 +13,19 @@ if [ "$(cat "$venv/stamp" 2>/dev/null)" != "$stamp" ]; then
   "$venv/bin/pip" install -q --disable-pip-version-check -r tests/fleet/requirements.txt
   echo "$stamp" > "$venv/stamp"
 fi
+# vLLM's production-stack is on GitHub alone, and has a Python package of the same name as vllm-router.
+stack="${CELER_PRODUCTION_STACK:-.cache/production-stack}"
+if [ ! -x "$stack/venv/bin/python" ]; then
+  mkdir -p "$stack"
+  if git clone -q --depth 1 https://github.com/vllm-project/production-stack "$stack/clone" 2> /dev/null; then
+    rm -rf "$stack/src" && mv "$stack/clone/src" "$stack/src" && rm -rf "$stack/clone"
+    python3 -m venv "$stack/venv"
+    "$stack/venv/bin/pip" install -q --disable-pip-version-check aiofiles fastapi aiohttp kubernetes numpy prometheus-client python-multipart "sentry-sdk[fastapi]" \
+      uhashring==2.3 uvicorn xxhash==3.5.0 psutil pyyaml opentelemetry-api opentelemetry-sdk opentelemetry-exporter-otlp
+  else
+    echo "without production-stack's router: GitHub is not reached"
+  fi
+fi
 failed=()
 run() {
   echo "== $*"
@@ -21,6 +34,7 @@ run() {
 run resume_test.py --all
 run rolling_test.py --all
 run routers_test.py
+run mooncake_test.py "${CELER_MOONCAKE_TRACE:-shared/data/traces/mooncake_conversation_trace.jsonl.gz}"
 run overload_test.py
 run soak_test.py "$@"
 run ray_test.py

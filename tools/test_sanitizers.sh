@@ -89,13 +89,15 @@ serve() {  # folder
 
 # Python itself is not sanitized, so that the sanitizers come in front of it, and leaks are those of its own.
 python_package() {
-  local folder="$build-asan-python" site="$build-asan-python/site" modules script failed=0
+  local folder="$build-asan-python" site="$build-asan-python/site" modules cuda script failed=0
+  # The libraries of BUILD may hold CUDA code.
+  cuda="$(sed -n 's/^CELER_CUDA:[A-Z]*=//p' "$build/CMakeCache.txt")"
   modules="$(find "$build/src" -name 'libceler_*.a' -printf '%f\n' | sed 's/^libceler_//; s/\.a$//' | paste -sd ';')"
-  cmake --preset asan -B "$folder" -DCELER_CUDA=OFF -DCELER_PYTHON=ON "-DCELER_PREBUILT=$(realpath "$build")" \
+  cmake --preset asan -B "$folder" "-DCELER_CUDA=$cuda" -DCELER_PYTHON=ON "-DCELER_PREBUILT=$(realpath "$build")" \
     "-DCELER_PREBUILT_MODULES=$modules" > "$folder-configure.log" 2>&1 || { cat "$folder-configure.log"; exit 1; }
   cmake --build "$folder" --target _celer -j "$jobs" > "$folder-build.log" 2>&1 || { tail -n 40 "$folder-build.log"; exit 1; }
   rm -rf "$site" && mkdir -p "$site" && cp -r python/celer "$site/" && cp "$folder"/python/_celer*.so "$site/celer/"
-  for script in llm session more examples; do
+  for script in llm session misuse more examples; do
     CELER_SANITIZED=1 PYTHONPATH="$site" PYTHONMALLOC=malloc ASAN_OPTIONS="detect_leaks=0:$ASAN_OPTIONS" \
       LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so) $(g++ -print-file-name=libstdc++.so.6)" \
       .venv/bin/python "tests/python/${script}_test.py" || failed=1

@@ -3,7 +3,7 @@
 
   python bench/peers/bench_python.py build/celer session          a call of InferenceSession on a network of one product, 16 x 8,
                                                                   beside ONNX Runtime's and the C++ session
-  python bench/peers/bench_python.py build/celer batch [MODEL]    64 prompts: LLM.generate beside `celer batch`
+  python bench/peers/bench_python.py build/celer batch [MODEL]    64 prompts: LLM.generate beside `celer batch`; --device cuda for a GPU
   python bench/peers/bench_python.py build/celer thread [MODEL]   a loop of Python alone, and beside generate() on another core
 
 Needs the package celer; session also onnx and onnxruntime. MODEL is smollm2 unless given.
@@ -18,7 +18,13 @@ import tempfile
 import threading
 import time
 
-PROMPTS, TOKENS = 64, 64
+PROMPTS = 64
+
+
+def waited_for_a_core():
+    """Of this thread, in seconds: on a busy machine what others took from it."""
+    with open("/proc/thread-self/schedstat", encoding="ascii") as file:
+        return int(file.read().split()[1]) / 1e9
 
 
 def prompts():
@@ -31,8 +37,8 @@ def prompts():
 def generate(args):
     """One process: new tokens per second of one call."""
     import celer
-    llm = celer.LLM(args.model, max_model_len=512, threads=args.threads, max_num_seqs=PROMPTS)
-    params = celer.SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
+    llm = celer.LLM(args.model, max_model_len=512, threads=args.threads, max_num_seqs=PROMPTS, device=args.device)
+    params = celer.SamplingParams(temperature=0, max_tokens=args.tokens, ignore_eos=True)
     began = time.perf_counter()
     outputs = llm.generate(prompts(), params, use_tqdm=False)
     seconds = time.perf_counter() - began
@@ -42,11 +48,12 @@ def generate(args):
 def batch(args):
     with tempfile.TemporaryDirectory() as folder:
         lines = pathlib.Path(folder) / "in.jsonl"
-        lines.write_text("".join(json.dumps({"id": str(i), "prompt": text, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}) + "\n"
+        lines.write_text("".join(json.dumps({"id": str(i), "prompt": text, "max_tokens": args.tokens, "temperature": 0, "ignore_eos": True}) + "\n"
                                  for i, text in enumerate(prompts())))
         program = [args.celer, "batch", args.model, lines, "-o", f"{folder}/out.jsonl", "--restart", "--json", "--context", "512",
-                   "--device", "cpu", "--threads", str(args.threads), "--window", str(PROMPTS)]
-        package = [sys.executable, __file__, args.celer, "generate", args.model, "--threads", str(args.threads)]
+                   "--device", args.device, "--threads", str(args.threads), "--window", str(PROMPTS)]
+        package = [sys.executable, __file__, args.celer, "generate", args.model, "--threads", str(args.threads),
+                   "--device", args.device, "--tokens", str(args.tokens)]
 
         def run(command):
             done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
@@ -56,9 +63,10 @@ def batch(args):
         ours, theirs = [], []
         for _ in range(args.runs):
             said = run(program)
-            assert said["completion_tokens"] == PROMPTS * TOKENS, said
+            assert said["completion_tokens"] == PROMPTS * args.tokens, said
             theirs.append(said["completion_tokens_per_s"])
             ours.append(run(package))
+            print(f"  {ours[-1]:.1f} {theirs[-1]:.1f}", flush=True)
     mine, yours = statistics.median(ours), statistics.median(theirs)
     print(f"LLM.generate {mine:.1f} tok/s ({min(ours):.1f} to {max(ours):.1f}), celer batch {yours:.1f} ({min(theirs):.1f} to "
           f"{max(theirs):.1f}): {mine / yours:.3f}")
@@ -114,10 +122,10 @@ def thread(args):
         rounds, until = [], threading.Event()
 
         def count():
-            n, began = 0, time.perf_counter()
+            n, began, waited = 0, time.perf_counter(), waited_for_a_core()
             while not until.is_set():
                 n += 1
-            rounds.append(n / (time.perf_counter() - began))
+            rounds.append(n / (time.perf_counter() - began - (waited_for_a_core() - waited)))
         other = threading.Thread(target=count)
         other.start()
         began = time.perf_counter()
@@ -149,6 +157,8 @@ def main():
     parser.add_argument("model", nargs="?", default="smollm2")
     parser.add_argument("--threads", type=int, default=2, help="of batch")
     parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--device", default="cpu", help="of batch")
+    parser.add_argument("--tokens", type=int, default=64, help="of an answer of batch; 512 with its prompt at most")
     args = parser.parse_args()
     globals()[args.what](args)
 

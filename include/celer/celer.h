@@ -73,11 +73,17 @@ typedef struct celer_model_options {
   const char* weights;       /* "stored", "f32", "f16", "bf16", "int8", "int8-g64", "int4", ... */
   const char* kv;            /* "f16", "f32", "bf16", "int8", ... */
   const char* kv_memory;     /* "4GiB", "50%"; null: by itself */
-  const char* device;        /* "cpu", "cuda", "cuda:1", "auto" */
+  const char* device;        /* "cpu", "cuda", "cuda:1", "auto"; several share the layers: "cuda:0,cuda:1" */
   int32_t threads;           /* 0: as many as this process may use */
   int32_t prefix_cache;      /* 1 or 0 */
   int64_t context;           /* tokens of the longest sequence; 0: the model's own limit, at most 4096 */
   int64_t sequences;         /* how many long ones are expected at once; 0: as many as there is memory for */
+  /* Where the layers are, if not all on one device; null: not said. */
+  const char* split;      /* of several devices, proportions of layers: "3,1" */
+  const char* gpu_memory; /* of each GPU, that may be taken: "8GiB" */
+  const char*
+      gpu_layers; /* "20": the last so many on the GPU, the others on the CPU; "auto": as many as fit */
+  const char* cpu_experts; /* "20", "all": of so many layers the experts on the CPU */
 } celer_model_options;
 CELER_API void celer_model_options_init(celer_model_options* options, size_t struct_size);
 

@@ -188,6 +188,12 @@ class Engine {
     std::map<std::string, int64_t> bytes_by_format;
     int threads = 0;
     std::string device;  // "cpu", "cuda:0 (NVIDIA H200)"
+    // Where the layers are on several devices: what each of them reads of weight_bytes; else none.
+    struct Part {
+      std::string device;
+      int64_t weight_bytes = 0;
+    };
+    std::vector<Part> parts = {};
     // Speedup of decoding with the draft model over plain decoding, as predicted before anything was
     // measured; 0: there is no draft.
     double predicted_gain = 0;

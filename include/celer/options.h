@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -123,7 +124,54 @@ struct LoraOptions {
   bool standing = true;
   int64_t max_adapters = 0;  // in memory at once; 0: any number
   int64_t max_rank = 0;      // that an adapter may have; 0: any
+  // Bytes of a GPU for adapters, from which the least recently used ones go. 0: what `adapters` take, and 1 GiB more
+  // if `grows`: others are loaded later.
+  int64_t memory = 0;
+  bool grows = false;
 };
+
+// Ranks that run one model together, each with a part of its weights and of its keys and values. On GPUs they are threads
+// of this process.
+struct ParallelOptions {
+  int64_t tensor_parallel_size = 1;  // ranks that share every layer
+  // -1: all ranks are threads of this process. Else it is this one of the processes of the group; rank 0 answers
+  // requests, and waits for the others at host:port.
+  int rank = -1;
+  std::string host = {};
+  uint16_t port = 0;
+  int64_t hosts = 0;              // that were named; 0: a launcher knows them
+  int64_t ranks_here = 1;         // processes of the group on this machine: they share its memory
+  int64_t join_seconds = 60;      // until all have come
+  bool rejoin = false;            // a process that is not rank 0 joins again after the group has failed
+  int64_t watchdog_seconds = 30;  // a rank that does not answer for so long has failed, and the group with it
+
+  bool operator==(const ParallelOptions&) const = default;
+};
+
+// Where the layers of a model are, if not all on one device (docs/placement.md). What is left out here is planned.
+struct PlacementOptions {
+  static constexpr int64_t kAuto = -1;  // of gpu_layers: as many as fit beside their keys and values
+  static constexpr int64_t kAll = -1;   // of cpu_experts
+
+  // Devices that share the layers, in order: the first one has the first layers. Empty: EngineOptions::device.
+  std::vector<DeviceOptions> devices = {};
+  std::vector<double> split =
+      {};                  // how many layers each of them has, as proportions; empty: by what is free there
+  int64_t gpu_memory = 0;  // bytes of each GPU that may be taken; 0: what is free
+  std::optional<int64_t> gpu_layers = {};   // the last so many on the GPUs, those in front of them on the CPU
+  std::optional<int64_t> cpu_experts = {};  // of the first so many layers, the experts on the CPU
+
+  bool any() const {
+    return !devices.empty() || !split.empty() || gpu_memory > 0 || gpu_layers || cpu_experts;
+  }
+  bool operator==(const PlacementOptions&) const = default;
+};
+// "cuda:0", or several: "cuda:0,cuda:1", "cpu,cuda:0".
+Result<std::vector<DeviceOptions>> ParseDevices(std::string_view text);
+Result<std::vector<double>> ParseSplit(std::string_view text);  // "3,1"
+Result<int64_t> ParseGpuMemory(std::string_view text);          // "8GiB"
+Result<int64_t> ParseGpuLayers(std::string_view text);          // "20", "auto"
+Result<int64_t> ParseCpuExperts(std::string_view text);         // "20", "all"
 
 struct EngineOptions {
   std::string model = {};  // a Hugging Face folder, a GGUF file, a llama2.c checkpoint
@@ -151,6 +199,14 @@ struct EngineOptions {
   RowCopies row_copies = RowCopies::kAuto;
   Activations activations = Activations::k16Bit;
   LoraOptions lora = {};
+  ParallelOptions parallel = {};
+  PlacementOptions placement = {};
 };
+
+// Device and placement as they are written above; what is empty stays as it is.
+struct PlacementTexts {
+  std::string_view device = {}, split = {}, gpu_memory = {}, gpu_layers = {}, cpu_experts = {};
+};
+Status SetPlacement(const PlacementTexts& texts, EngineOptions* options);
 
 }  // namespace celer

@@ -29,7 +29,7 @@ _WHERE = {
     "LoRARequest": "lora.request",
     "TextPrompt": "outputs", "TokensPrompt": "outputs",
     "InferenceSession": "_session", "SessionOptions": "_session", "RunOptions": "_session", "GraphOptimizationLevel": "_session",
-    "NodeArg": "_session", "IOBinding": "_session", "OrtValue": "_session",
+    "NodeArg": "_session", "Picture": "_session", "IOBinding": "_session", "OrtValue": "_session",
     "get_available_providers": "_session", "get_device": "_session",
     "limits": "_limits", "Limits": "_limits", "quantize": "_quantize", "serve": "_serve", "Server": "_serve",
 }
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from ._serve import Server as Server, serve as serve
     from ._session import (
         GraphOptimizationLevel as GraphOptimizationLevel, InferenceSession as InferenceSession, IOBinding as IOBinding,
-        NodeArg as NodeArg, OrtValue as OrtValue, RunOptions as RunOptions, SessionOptions as SessionOptions,
+        NodeArg as NodeArg, OrtValue as OrtValue, Picture as Picture, RunOptions as RunOptions, SessionOptions as SessionOptions,
         get_available_providers as get_available_providers, get_device as get_device)
     from ._transformers import from_transformers as from_transformers
     from .lora.request import LoRARequest as LoRARequest

@@ -93,6 +93,14 @@ def token_ids(where: str, values: Iterable[Any]) -> list[int]:
     return found
 
 
+def prompt_ids(where: str, values: Iterable[Any]) -> list[int]:
+    """Of at least one token: a text may be empty, because the model may have a token that begins it."""
+    found = token_ids(where, values)
+    if not found:
+        raise ValueError(f"{where} is empty, expected at least one token")
+    return found
+
+
 def text(where: str, value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{where} is {value!r}, expected a string")

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import threading
@@ -12,11 +13,11 @@ from typing import Any
 from . import _celer
 from ._arguments import NotPickled, named, pass_messages
 from ._core import Core, Running, to_body
-from ._llm import EngineArgs, Prompt, check_params, make_args, read_prompt, shows_arguments
+from ._llm import EngineArgs, Prompt, beams_output, check_params, embedding_output, make_args, read_prompt, shows_arguments
 from ._model import Messages, Tokenizer, chat_body
 from .lora.request import LoRARequest, Loras
-from .outputs import RequestOutput
-from .sampling_params import SamplingParams
+from .outputs import BeamSearchOutput, CompletionOutput, EmbeddingRequestOutput, RequestOutput
+from .sampling_params import BeamSearchParams, PoolingParams, SamplingParams
 
 AsyncEngineArgs = EngineArgs
 Waiting = tuple[asyncio.AbstractEventLoop, "asyncio.Queue[dict[str, Any] | None]"]
@@ -118,24 +119,63 @@ class AsyncLLM(NotPickled):
 
     async def _stream(self, endpoint: str, text: str | None, body: dict[str, Any], params: SamplingParams, request_id: str,
                       priority: int, lora: LoRARequest | None) -> AsyncGenerator[RequestOutput, None]:
-        await self.check_health()
         check_params([params])
-        if request_id in self._keys:
-            raise ValueError(f"a request '{request_id}' is in flight already")
         number = next(self._numbers)
         body = body | params.to_json(chat=endpoint == "chat")
         if params.seed is None and self._args.seed is not None:
             body["seed"] = self._args.seed + number
         if priority:
             body["priority"] = priority
+        running = Running(self._core, request_id, text, params, number, lora)
+        async with contextlib.aclosing(self._events(running, endpoint, body)) as events:
+            async for new in events:
+                output = running.streamed(new)
+                if output is not None:
+                    yield output
+
+    @named
+    async def encode(self, prompt: Prompt, pooling_params: PoolingParams | None, request_id: str) -> AsyncGenerator[EmbeddingRequestOutput, None]:
+        """The embedding of a text: one output."""
+        params = PoolingParams() if pooling_params is None else pooling_params
+        if not isinstance(params, PoolingParams):
+            raise TypeError(f"pooling_params is {params!r}, expected PoolingParams")
+        text, body = read_prompt(prompt)
+        body = {"input": body["prompt"]}
+        if params.truncate_prompt_tokens is not None:
+            body["truncate_prompt_tokens"] = params.truncate_prompt_tokens
+        running = Running(self._core, request_id, text, None, next(self._numbers))
+        async with contextlib.aclosing(self._events(running, "embed", body)) as events:
+            async for _ in events:
+                pass
+        yield embedding_output(request_id, running.prompt_ids, running.embedding or [], params)
+
+    @named
+    async def beam_search(self, prompt: Prompt, request_id: str, params: BeamSearchParams, *,
+                          lora_request: LoRARequest | None = None) -> AsyncGenerator[BeamSearchOutput, None]:
+        """The most likely texts: one output."""
+        if not isinstance(params, BeamSearchParams):
+            raise TypeError(f"params is {params!r}, expected BeamSearchParams")
+        text, body = read_prompt(prompt)
+        running = Running(self._core, request_id, text, SamplingParams(logprobs=0), next(self._numbers), lora_request)
+        async with contextlib.aclosing(self._events(running, "completions", body | params.to_json())) as events:
+            async for _ in events:
+                pass
+        yield beams_output(running)
+
+    async def _events(self, running: Running, endpoint: str, body: dict[str, Any]) -> AsyncGenerator[list[CompletionOutput], None]:
+        """Submits it and gives what is new of its answers. Leaving it early cancels it."""
+        await self.check_health()
+        request_id, lora = running.request_id, running.lora_request
+        if request_id in self._keys:
+            raise ValueError(f"a request '{request_id}' is in flight already")
         if lora is not None:  # reading it takes a while
             await asyncio.to_thread(self._loras.add, lora)
             if request_id in self._keys:  # another one began meanwhile
                 raise ValueError(f"a request '{request_id}' is in flight already")
-        running = Running(self._core, request_id, text, params, number, lora)
         mailbox: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         with self._loras.using(lora) as adapter, self._lock:  # its first update must find it
-            key, running.prompt_ids = self._queue.submit(endpoint, to_body(body | adapter), params.timeout or 0.0)
+            timeout = running.params.timeout if running.params else None
+            key, running.prompt_ids = self._queue.submit(endpoint, to_body(body | adapter), timeout or 0.0)
             self._waiting[key] = (asyncio.get_running_loop(), mailbox)
         self._keys[request_id] = key
         try:
@@ -143,9 +183,7 @@ class AsyncLLM(NotPickled):
                 update = await mailbox.get()
                 if update is None:
                     raise RuntimeError("the engine was shut down")
-                output = running.streamed(running.push(update))
-                if output is not None:
-                    yield output
+                yield running.push(update)
         finally:
             del self._keys[request_id]
             if not running.finished:

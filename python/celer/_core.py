@@ -3,11 +3,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from . import _celer
-from ._arguments import NotPickled, pass_messages, path, text, whole
+from ._arguments import NotPickled, number, pass_messages, path, text, whole
 from .lora.request import LoRARequest
 from .outputs import CompletionOutput, Logprob, RequestOutput
 from .sampling_params import RequestOutputKind, SamplingParams
@@ -18,7 +19,7 @@ _TICK_S = 0.05
 DEFAULTS: dict[str, Any] = {
     "tokenizer": "", "chat_template": "", "weights": "stored", "kv": "f16", "kv_memory": "", "kv_host_memory": 0, "device": "auto",
     "threads": 0, "context": 0, "chunk": 512, "sequences": 0, "prefix_cache": True, "deterministic": False, "speculation": "off",
-    "pooling": "", "max_loras": 0, "max_lora_rank": 0}
+    "pooling": "", "enable_lora": False, "max_loras": 0, "max_lora_rank": 0, "tensor_parallel_size": 1, "gpu_memory": 0.0}
 
 
 def to_body(value: Mapping[str, Any]) -> str:
@@ -38,6 +39,8 @@ def check_options(options: dict[str, Any]) -> dict[str, Any]:
                 raise TypeError(f"{name} is {value!r}, expected True or False")
         elif isinstance(default, int):
             options[name] = whole(name, value)
+        elif isinstance(default, float):
+            options[name] = number(name, value, 0, 1)
         elif name == "chat_template":
             options[name] = path(name, value)
         elif name != "tokenizer":
@@ -173,10 +176,13 @@ class Batch:
         self.core = core
         self.queue = core.native.queue()
         self.running: dict[int, Running] = {}
+        self.keys: dict[str, int] = {}  # of those, by their ids
+        self._updates: deque[dict[str, Any]] = deque()
 
     def submit(self, running: Running, endpoint: str, body: Mapping[str, Any], timeout: float | None = None) -> int:
         key, running.prompt_ids = self.queue.submit(endpoint, to_body(body), timeout or 0.0)
         self.running[key] = running
+        self.keys[running.request_id] = key
         return key
 
     def updates(self, whole: bool) -> Iterator[tuple[Running, list[CompletionOutput]]]:
@@ -188,12 +194,15 @@ class Batch:
             self.cancel()
 
     def take(self, seconds: float, whole: bool) -> Iterator[tuple[Running, list[CompletionOutput]]]:
-        updates = self.queue.take(seconds, whole)
-        pass_messages()
-        for update in updates:
+        """What came. A request that failed raises its error; what came of the others is given by the next call."""
+        if not self._updates:
+            self._updates.extend(self.queue.take(seconds, whole))
+            pass_messages()
+        while self._updates:
+            update = self._updates.popleft()
             running = self.running[update["key"]]
             if update["last"]:
-                del self.running[update["key"]]
+                del self.running[update["key"]], self.keys[running.request_id]
             yield running, running.push(update)
 
     def cancel(self) -> None:
@@ -202,6 +211,8 @@ class Batch:
         for key in left:
             self.queue.cancel(key)
         self.running.clear()
+        self.keys.clear()
+        self._updates.clear()
         while left and len(self.queue):
             self.queue.take(_TICK_S, True)
 

@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, fields
 from numbers import Integral
 from typing import Any, TypeVar
 
-from ._arguments import NotPickled, named, number, only, path, strings, token_ids, unknown, whole
+from ._arguments import NotPickled, named, number, only, path, prompt_ids, strings, unknown, whole
 from ._core import Batch, Core, Progress, Running, is_ids
 from ._model import Tokenizer, chat_body, embeddings, normalized
 from .lora.request import LoRARequest, Loras
@@ -113,8 +113,8 @@ class EngineArgs:
 
     def check(self) -> None:
         self._check_types()
-        one_device = "celer runs a model on one device"
-        for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+        one_device = "a process has one engine, whose ranks share every layer (tensor_parallel_size)"
+        for name in ("pipeline_parallel_size", "data_parallel_size"):
             only(name, getattr(self, name), (1,), one_device)
         only("tokenizer_mode", self.tokenizer_mode, ("auto", "slow", "fast", "hf"), "the tokenizer is celer's own")
         only("skip_tokenizer_init", self.skip_tokenizer_init, (False,), "a model comes with its tokenizer")
@@ -129,7 +129,7 @@ class EngineArgs:
         only("enable_chunked_prefill", self.enable_chunked_prefill, (None, True), "prompts are always computed in pieces")
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ValueError(f"gpu_memory_utilization is {self.gpu_memory_utilization}, expected more than 0, at most 1")
-        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_memory_bytes", "max_loras", "max_cpu_loras",
+        for name in ("tensor_parallel_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_memory_bytes", "max_loras", "max_cpu_loras",
                      "max_lora_rank"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -177,7 +177,9 @@ class EngineArgs:
                 "context": self.max_model_len or 0, "chunk": min(self.max_num_batched_tokens or 512, 65536),
                 "sequences": self.max_num_seqs or 0, "prefix_cache": self.enable_prefix_caching is not False,
                 "deterministic": self.deterministic, "speculation": self.speculation(), "pooling": self.pooling,
-                "max_loras": self.max_cpu_loras or 0, "max_lora_rank": self.max_lora_rank or 0}
+                "tensor_parallel_size": self.tensor_parallel_size,
+                "gpu_memory": 0.0 if self.gpu_memory_utilization == EngineArgs.gpu_memory_utilization else self.gpu_memory_utilization,
+                "enable_lora": self.enable_lora, "max_loras": self.max_cpu_loras or 0, "max_lora_rank": self.max_lora_rank or 0}
 
 
 def make_args(model: Any, kwargs: Mapping[str, Any], where: str) -> EngineArgs:
@@ -211,19 +213,19 @@ def read_prompt(prompt: Prompt) -> tuple[str | None, dict[str, Any]]:
             raise NotImplementedError("multi_modal_data is not supported: models read text")
         if "prompt_token_ids" in given:
             ids: Any = given["prompt_token_ids"]
-            return text if isinstance(text, str) else None, {"prompt": token_ids("prompt_token_ids", ids)}
+            return text if isinstance(text, str) else None, {"prompt": prompt_ids("prompt_token_ids", ids)}
         if isinstance(text, str):
             return text, {"prompt": text}
         raise TypeError(f"a prompt has the keys {', '.join(given) or '(none)'}, expected prompt or prompt_token_ids")
     if is_ids(prompt):
-        return None, {"prompt": token_ids("a prompt", prompt)}
+        return None, {"prompt": prompt_ids("a prompt", prompt)}
     raise TypeError(f"a prompt is {prompt!r}, expected a text, token ids, or a dict with prompt or prompt_token_ids")
 
 
 def list_prompts(prompts: Prompts) -> list[Prompt]:
     if isinstance(prompts, (str, Mapping)):
         return [prompts]
-    if not isinstance(prompts, Iterable):
+    if not isinstance(prompts, Iterable) or isinstance(prompts, (bytes, bytearray, memoryview)):
         raise TypeError(f"prompts is {prompts!r}, expected texts or token ids")
     found = list(prompts)
     if found and all(isinstance(one, Integral) for one in found):
@@ -368,10 +370,7 @@ class LLM(NotPickled):
         finally:
             batch.cancel()
             progress.close()
-        return [BeamSearchOutput([
-            BeamSearchSequence(running.prompt_ids + one.token_ids, one.logprobs or [], one.cumulative_logprob or 0.0, one.text,
-                               one.finish_reason, one.stop_reason)
-            for _, one in sorted(running.answers.items())]) for running in every]
+        return [beams_output(running) for running in every]
 
     @named
     def embed(
@@ -383,14 +382,7 @@ class LLM(NotPickled):
         inputs: list[Any] = [read_prompt(one)[1]["prompt"] for one in list_prompts(prompts)]
         progress = Progress(use_tqdm, len(inputs), "Processed prompts")
         found = embeddings(self._core, inputs, truncate_prompt_tokens or params.truncate_prompt_tokens, progress)
-        outputs = []
-        for ids, values in found:
-            if params.dimensions is not None and params.dimensions > len(values):
-                raise ValueError(f"dimensions is {params.dimensions}, but the model's embeddings have {len(values)} numbers")
-            values = values[:params.dimensions]
-            outputs.append(EmbeddingRequestOutput(str(next(self._ids)),
-                                                  EmbeddingOutput(normalized(values) if params.normalize else values), ids))
-        return outputs
+        return [embedding_output(str(next(self._ids)), ids, values, params) for ids, values in found]
 
     @named
     def score(self, data_1: str | Sequence[str], data_2: str | Sequence[str], /, *, use_tqdm: bool = False) -> list[ScoringRequestOutput]:
@@ -412,6 +404,20 @@ class LLM(NotPickled):
         return self.embed(*args, **kwargs)
 
 
+def beams_output(running: Running) -> BeamSearchOutput:
+    return BeamSearchOutput([
+        BeamSearchSequence(running.prompt_ids + one.token_ids, one.logprobs or [], one.cumulative_logprob or 0.0, one.text,
+                           one.finish_reason, one.stop_reason)
+        for _, one in sorted(running.answers.items())])
+
+
+def embedding_output(request_id: str, ids: list[int], values: list[float], params: PoolingParams) -> EmbeddingRequestOutput:
+    if params.dimensions is not None and params.dimensions > len(values):
+        raise ValueError(f"dimensions is {params.dimensions}, but the model's embeddings have {len(values)} numbers")
+    values = values[:params.dimensions]
+    return EmbeddingRequestOutput(request_id, EmbeddingOutput(normalized(values) if params.normalize else values), ids)
+
+
 def spread_loras(value: LoRARequest | Sequence[LoRARequest | None] | None, count: int) -> list[LoRARequest | None]:
     return spread("lora_request", value, count, lambda: None)
 
@@ -431,7 +437,6 @@ class LLMEngine(NotPickled):
         self._loras = loras or Loras(core, False)
         self._seed = seed
         self._numbers = itertools.count()
-        self._keys: dict[str, int] = {}
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> LLMEngine:
@@ -441,7 +446,7 @@ class LLMEngine(NotPickled):
     def add_request(self, request_id: str, prompt: Prompt, params: SamplingParams, *, lora_request: LoRARequest | None = None,
                     priority: int = 0) -> None:
         """Queues a request; its id is in its outputs."""
-        if request_id in self._keys:
+        if request_id in self._batch.keys:
             raise ValueError(f"a request '{request_id}' is in flight already")
         check_params([params])
         text, body = read_prompt(prompt)
@@ -453,7 +458,7 @@ class LLMEngine(NotPickled):
             body["priority"] = priority
         running = Running(self._batch.core, request_id, text, params, number, lora_request)
         with self._loras.using(lora_request) as adapter:
-            self._keys[request_id] = self._batch.submit(running, "completions", body | adapter, params.timeout)
+            self._batch.submit(running, "completions", body | adapter, params.timeout)
 
     def add_lora(self, lora_request: LoRARequest) -> bool:
         """Loads an adapter before a request needs it. False if it is there already."""
@@ -469,22 +474,21 @@ class LLMEngine(NotPickled):
     def abort_request(self, request_id: str | Iterable[str]) -> None:
         """Its last output, with "abort", comes within one step."""
         for one in strings("request_id", request_id):
-            if one in self._keys:
-                self._batch.queue.cancel(self._keys[one])
+            if one in self._batch.keys:
+                self._batch.queue.cancel(self._batch.keys[one])
 
     def has_unfinished_requests(self) -> bool:
-        return bool(self._keys)
+        return bool(self._batch.running)
 
     def get_num_unfinished_requests(self) -> int:
-        return len(self._keys)
+        return len(self._batch.running)
 
     def step(self) -> list[RequestOutput]:
-        """What came since the last call; waits for something while requests are in flight."""
+        """What came since the last call; waits for something while requests are in flight. A request that fails raises its error
+        once, and the others go on."""
         found: list[RequestOutput] = []
-        while self._keys and not found:
+        while self._batch.running and not found:
             for running, new in self._batch.take(0.05, False):
-                if running.finished:
-                    del self._keys[running.request_id]
                 output = running.streamed(new)
                 if output is not None:
                     found.append(output)

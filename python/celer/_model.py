@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._arguments import NotPickled, mapping_of, named, strings, table, token_ids, whole
+from ._arguments import NotPickled, mapping_of, named, prompt_ids, strings, table, token_ids, whole
 from ._arguments import text as _text
 from ._core import DEFAULTS, Batch, Core, Progress, Running, to_body
 from .sampling_params import SamplingParams, StructuredOutputsParams
@@ -100,10 +100,12 @@ class Generation(NotPickled):
         self._batch = Batch(core)
         self._running = Running(core, "0", None, params, 0)
         self._batch.submit(self._running, endpoint, body, params.timeout)
-        self._pieces = self._read()
+        self._pieces = self._read(self._batch)
 
-    def _read(self) -> Iterator[str]:
-        for _, new in self._batch.updates(whole=False):
+    @staticmethod
+    def _read(batch: Batch) -> Iterator[str]:
+        """Holds no Generation, so that one that is dropped is cancelled at once and not by the next garbage collection."""
+        for _, new in batch.updates(whole=False):
             for answer in new:
                 if answer.text:
                     yield answer.text
@@ -226,7 +228,7 @@ class Model(NotPickled):
         params = self._params(max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
                               repetition_penalty=repetition_penalty, seed=seed, stop=stop, logprobs=logprobs, ignore_eos=ignore_eos,
                               structured_outputs=structured_outputs, timeout=timeout)
-        text = prompt if isinstance(prompt, str) else token_ids("prompt", prompt)
+        text = prompt if isinstance(prompt, str) else prompt_ids("prompt", prompt)
         return Generation(self._core, "completions", {"prompt": text} | params.to_json(chat=False), params)
 
     @named
@@ -313,6 +315,7 @@ def load(
     context: int = DEFAULTS["context"], chunk: int = DEFAULTS["chunk"], sequences: int = DEFAULTS["sequences"],
     prefix_cache: bool = DEFAULTS["prefix_cache"], deterministic: bool = DEFAULTS["deterministic"],
     speculation: str = DEFAULTS["speculation"], pooling: str = DEFAULTS["pooling"],
+    tensor_parallel_size: int = DEFAULTS["tensor_parallel_size"],
 ) -> Model:
     """Loads a model: a Hugging Face folder, a GGUF file, a llama2.c checkpoint, or a name that `celer pull` fetched.
 
@@ -325,8 +328,9 @@ def load(
     threads: 0 is as many as this process may use. context: tokens of the longest sequence; 0 is the model's own, at most 4096.
     chunk: prompt tokens of one step. sequences: how many long ones are expected at once.
     speculation: "off", "lookup", "self:int4", or a smaller model. pooling: of embeddings, "mean" or "last"; "" is the model's own.
+    tensor_parallel_size: ranks that share every layer, each with its part of the threads; on the CPU.
     """
     return Model(Core(model, tokenizer=tokenizer, chat_template=chat_template, weights=weights, kv=kv, kv_memory=kv_memory,
                       kv_host_memory=kv_host_memory, device=device, threads=threads, context=context, chunk=chunk,
                       sequences=sequences, prefix_cache=prefix_cache, deterministic=deterministic, speculation=speculation,
-                      pooling=pooling))
+                      pooling=pooling, tensor_parallel_size=tensor_parallel_size))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _celer
-from ._arguments import NotPickled, named, only, pass_messages, path, table, whole
+from ._arguments import NotPickled, named, number, only, pass_messages, path, table, whole
 
 Array = NDArray[Any]
 _PROVIDER = "CPUExecutionProvider"
@@ -117,16 +117,80 @@ class NodeArg:
         return f"NodeArg(name={self.name!r}, type={self.type!r}, shape={self.shape})"
 
 
+def _as_array(where: str, value: Any, kind: np.dtype[Any] | None = None) -> Array:
+    """Where it lies, of whatever speaks DLPack; else as numpy reads it. Numbers of Python become `kind`, if that keeps them."""
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "__dlpack__"):
+        try:
+            return np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise ValueError(f"{where} cannot be read as an array in this machine's memory: {error}") from None
+    if value is None or type(value).__name__ == "PyCapsule" or isinstance(value, (str, bytes, Mapping)):
+        raise TypeError(f"{where} is a {type(value).__name__}, expected an array, or what has __dlpack__")
+    try:
+        array = np.asarray(value)
+        if kind is None or array.dtype == kind or (array.dtype.kind == "f" and kind.kind in "biu"):
+            return array  # what numpy would cut off is told as a wrong type
+        return np.asarray(value, kind)
+    except OverflowError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+class Picture:
+    """A picture as the input of a network: a file (JPEG, PNG, BMP, GIF, TGA, PNM), a picture of Pillow, or an array of bytes
+    [height, width, 3]. It gets the size, the order of dimensions and the element type that the input has.
+
+    fit: "stretch", "crop" or "letterbox". size: (height, width) where the network leaves them open; else the picture's own.
+    Values become (value * scale - mean) / std; mean and std are numbers, or one for each channel. layout: "auto", "nchw", "nhwc";
+    channels: "rgb", "bgr". An input of bytes keeps them as they are.
+    """
+
+    @named
+    def __init__(
+        self, picture: Any, *, mean: float | Sequence[float] = 0.0, std: float | Sequence[float] = 1.0, scale: float = 1 / 255,
+        fit: str = "stretch", size: tuple[int, int] | None = None, layout: str = "auto", channels: str = "rgb",
+    ) -> None:
+        if isinstance(picture, (str, os.PathLike)):
+            self._picture: Any = path("picture", picture)
+        else:
+            self._picture = np.asarray(picture.convert("RGB") if hasattr(picture, "convert") else _as_array("picture", picture))
+            if self._picture.dtype != np.uint8 or self._picture.ndim != 3 or self._picture.shape[2] != 3:
+                raise ValueError(f"picture is an array of {self._picture.dtype} {list(self._picture.shape)}, expected bytes [height, width, 3]")
+            self._picture = np.ascontiguousarray(self._picture)
+        for name, value, known in (("fit", fit, ("stretch", "crop", "letterbox")), ("layout", layout, ("auto", "nchw", "nhwc")),
+                                   ("channels", channels, ("rgb", "bgr"))):
+            if value not in known:
+                raise ValueError(f"{name} is {value!r}, expected {', '.join(known)}")
+        if size is not None:
+            height, width = (whole("size", one, 1, 16384) for one in size)
+        self._settings: dict[str, Any] = {
+            "mean": self._numbers("mean", mean), "std": self._numbers("std", std), "scale": number("scale", scale, -1e30, 1e30),
+            "layout": layout, "channels": channels, "fit": fit, "size": "" if size is None else f"{height},{width}"}
+
+    @staticmethod
+    def _numbers(name: str, value: float | Sequence[float]) -> list[float]:
+        values = value if isinstance(value, Iterable) else [value]
+        return [number(name, one, -1e30, 1e30) for one in values]
+
+    def for_input(self, session: _celer.Session, name: str) -> Array:
+        try:
+            return session.picture(name, self._picture, **self._settings)
+        except ValueError as error:  # in the words of the command
+            text = str(error).replace(f"--input {name}", f"the input '{name}'").replace("an .npy file", "an array")
+            raise ValueError(text.replace("--", "")) from None
+
+
 class OrtValue:
     """A tensor in memory, of numpy or of anything that speaks DLPack."""
 
-    def __init__(self, array: Array) -> None:
-        self._array = array
+    def __init__(self, array: Any) -> None:
+        self._array = _as_array("a value", array)
 
     @staticmethod
     def ortvalue_from_numpy(array: Array, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
         only("device_type", device_type, ("cpu",), "networks run on the CPU")
-        return OrtValue(np.ascontiguousarray(array))
+        return OrtValue(np.ascontiguousarray(_as_array("array", array)))
 
     @staticmethod
     def ortvalue_from_shape_and_type(shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
@@ -286,15 +350,12 @@ class InferenceSession(NotPickled):
         port = self.check_input(name)
         if port.texts is not None:
             return self._indices(port, value)
-        if isinstance(value, OrtValue):
-            value = value.numpy()
-        elif not isinstance(value, np.ndarray):
-            if hasattr(value, "__dlpack__"):
-                if port.dtype == "bf16":
-                    return value  # numpy has no such type
-                value = np.from_dlpack(value)
-            else:
-                value = np.asarray(value, port.numpy_type)
+        if not isinstance(value, np.ndarray):
+            if isinstance(value, Picture):
+                return value.for_input(self._native, name)
+            if port.dtype == "bf16" and hasattr(value, "__dlpack__") and not isinstance(value, OrtValue):
+                return value  # numpy has no such type
+            value = value.numpy() if isinstance(value, OrtValue) else _as_array(f"the input '{name}'", value, port.numpy_type)
         port.check(value)
         return value if value.flags.c_contiguous else np.ascontiguousarray(value)
 

@@ -4,13 +4,16 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <optional>
 
 #include "base/utf8.h"
 #include "celer/graph.h"
+#include "cli/graph/inputs.h"
 #include "common.h"
 
 namespace celer::python {
@@ -45,6 +48,7 @@ nb::dlpack::dtype DTypeOf(const std::string& name) {
 }
 
 using Input = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+using Pixels = nb::ndarray<nb::ro, uint8_t, nb::shape<-1, -1, 3>, nb::c_contig, nb::device::cpu>;
 using Output = nb::ndarray<nb::numpy>;
 
 struct Network {
@@ -112,6 +116,35 @@ class NetworkSession {
   }
   int64_t parameters() const { return network_->model.parameters(); }
 
+  // A picture as this input wants it: out of a file, or of its pixels.
+  Output PictureFor(const std::string& input, const nb::object& picture,
+                    const cli::PictureFlags& flags) const {
+    const std::vector<GraphPort>& ports = network_->model.inputs();
+    const auto port =
+        std::find_if(ports.begin(), ports.end(), [&](const GraphPort& one) { return one.name == input; });
+    if (port == ports.end()) throw Raised(Error::Invalid("there is no input '", input, "'"));
+    NpyArray made;
+    if (nb::isinstance<nb::str>(picture)) {
+      const std::filesystem::path path(nb::cast<std::string>(picture));
+      const nb::gil_scoped_release release;
+      made = OrRaise(cli::PictureInput(*port, flags, path));
+    } else {
+      const auto pixels = nb::cast<Pixels>(picture);
+      constexpr size_t kMost = 1 << 15;
+      if (pixels.shape(0) < 1 || pixels.shape(1) < 1 || pixels.shape(0) > kMost || pixels.shape(1) > kMost)
+        throw Raised(Error::Invalid("a picture of ", pixels.shape(0), " x ", pixels.shape(1),
+                                    " pixels, expected 1 to ", kMost));
+      const nb::gil_scoped_release release;
+      made = OrRaise(cli::PictureInput(*port, flags,
+                                       {.width = static_cast<int>(pixels.shape(1)),
+                                        .height = static_cast<int>(pixels.shape(0)),
+                                        .rgb = {pixels.data(), pixels.data() + pixels.nbytes()}}));
+    }
+    const std::span<const int64_t> dims = made.shape.dims();
+    return CopyOf(
+        {.dtype = std::string(Name(made.dtype)), .shape = {dims.begin(), dims.end()}, .bytes = made.bytes});
+  }
+
   // The outputs at these places, as arrays of their own; or written into `into`, which are contiguous, one for each.
   nb::list Run(const nb::dict& feed, const std::vector<size_t>& wanted, const std::optional<nb::list>& into) {
     OrRaise(CheckFork());
@@ -175,6 +208,22 @@ void BindGraph(nb::module_& module) {
            nb::kw_only(), nb::arg("optimize"), nb::arg("precision"), nb::arg("integers"), nb::arg("threads"))
       .def("ports", &NetworkSession::Ports, nb::arg("inputs"))
       .def_prop_ro("parameters", &NetworkSession::parameters)
+      .def(
+          "picture",
+          [](const NetworkSession& session, const std::string& input, const nb::object& picture,
+             std::vector<double> mean, std::vector<double> std, double scale, std::string layout,
+             std::string channels, std::string fit, std::string size) {
+            return session.PictureFor(input, picture,
+                                      {.mean = std::move(mean),
+                                       .std = std::move(std),
+                                       .scale = scale,
+                                       .layout = std::move(layout),
+                                       .channels = std::move(channels),
+                                       .fit = std::move(fit),
+                                       .size = std::move(size)});
+          },
+          nb::arg("input"), nb::arg("picture"), nb::kw_only(), nb::arg("mean"), nb::arg("std"),
+          nb::arg("scale"), nb::arg("layout"), nb::arg("channels"), nb::arg("fit"), nb::arg("size"))
       .def("run", &NetworkSession::Run, nb::arg("feed"), nb::arg("wanted"),
            nb::arg("into").none() = nb::none());
 }

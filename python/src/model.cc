@@ -16,9 +16,11 @@
 #include <optional>
 
 #include "celer/engine_thread.h"
+#include "celer/eval.h"
 #include "celer/text.h"
-#include "cli/text/text_windows.h"
 #include "common.h"
+#include "device/allocator.h"
+#include "engine/runners/find_device.h"
 #include "engine/text/prompter.h"
 #include "hub/model_path.h"
 #include "limits/measured_machine.h"
@@ -185,7 +187,8 @@ class Handle {
     if (!last) return;
     if (!IsOrphaned()) last->thread.Stop(EngineThread::Ending::kCancel);
     last.reset();
-    malloc_trim(0);  // else what threads that are gone had freed stays with the process
+    ReleaseCachedMemory();  // of GPUs
+    malloc_trim(0);         // else what threads that are gone had freed stays with the process
   }
 
  private:
@@ -407,8 +410,9 @@ class Queue {
 
 struct LoadSettings {
   std::string model, tokenizer, chat_template, weights, kv, kv_memory, device, speculation, pooling;
-  int64_t kv_host_memory, context, chunk, sequences, max_loras, max_lora_rank, threads;
-  bool prefix_cache, deterministic;
+  int64_t kv_host_memory, context, chunk, sequences, max_loras, max_lora_rank, threads, tensor_parallel_size;
+  double gpu_memory;  // share of a GPU for keys and values where kv_memory says nothing; 0: nearly all
+  bool prefix_cache, deterministic, enable_lora;
 };
 
 Result<EngineOptions> ToOptions(const LoadSettings& given) {
@@ -420,7 +424,13 @@ Result<EngineOptions> ToOptions(const LoadSettings& given) {
   if (!given.kv_memory.empty()) {
     CELER_ASSIGN(options.kv_memory, KvMemory::Parse(given.kv_memory));
   }
-  CELER_ASSIGN(options.device, DeviceOptions::Parse(given.device));
+  CELER_RETURN_IF_ERROR(SetPlacement({.device = given.device}, &options));
+  if (!(given.gpu_memory >= 0 && given.gpu_memory <= 1))
+    return Error::Invalid("gpu_memory is ", given.gpu_memory, ", expected 0 to 1");
+  if (given.kv_memory.empty() && given.gpu_memory > 0) {
+    CELER_ASSIGN(const Device device, FindDevice(options.device));
+    if (!device.is_cpu()) options.kv_memory.share = given.gpu_memory;
+  }
   CELER_ASSIGN(options.speculation, Speculation::Parse(given.speculation));
   if (std::string& draft = options.speculation.draft; !draft.empty() && !draft.starts_with("self:")) {
     CELER_ASSIGN(const auto draft_path, cli::ResolveModelPath(draft));
@@ -442,9 +452,14 @@ Result<EngineOptions> ToOptions(const LoadSettings& given) {
   options.kv_host_memory = given.kv_host_memory;
   options.prefix_cache = given.prefix_cache;
   options.deterministic = given.deterministic;
+  CELER_RETURN_IF_ERROR(check("tensor_parallel_size", given.tensor_parallel_size, 1, 64));
+  options.parallel.tensor_parallel_size = given.tensor_parallel_size;
   CELER_RETURN_IF_ERROR(check("max_loras", given.max_loras, 0, 1 << 20));
   CELER_RETURN_IF_ERROR(check("max_lora_rank", given.max_lora_rank, 0, 1 << 20));
-  options.lora = {.standing = false, .max_adapters = given.max_loras, .max_rank = given.max_lora_rank};
+  options.lora = {.standing = false,
+                  .max_adapters = given.max_loras,
+                  .max_rank = given.max_lora_rank,
+                  .grows = given.enable_lora};
   return options;
 }
 
@@ -661,12 +676,8 @@ class Model {
     const Loaded& loaded = *kept;
     const auto cut = [&] {
       const nb::gil_scoped_release release;
-      if (window < 4) throw Raised(Error::Invalid("window is ", window, ", expected 4 or more"));
-      if (stride < 0 || stride >= window)
-        throw Raised(Error::Invalid("stride is ", stride, ", expected 0 to ", window - 1));
       CheckContext(loaded, static_cast<size_t>(window));
-      return python::OrRaise(
-          cli::TextWindows::Cut(loaded.model.prompter, text, "the text", window, stride, 0));
+      return python::OrRaise(TextWindows::Cut(loaded.model.prompter, text, "the text", window, stride, 0));
     }();
     nb::list out;
     for (int64_t i = 0; i < cut.count(); ++i) {
@@ -729,7 +740,8 @@ void BindModel(nb::module_& module) {
              std::string weights, std::string kv, std::string kv_memory, int64_t kv_host_memory,
              std::string device, int64_t threads, int64_t context, int64_t chunk, int64_t sequences,
              bool prefix_cache, bool deterministic, std::string speculation, std::string pooling,
-             int64_t max_loras, int64_t max_lora_rank) {
+             bool enable_lora, int64_t max_loras, int64_t max_lora_rank, int64_t tensor_parallel_size,
+             double gpu_memory) {
             new (self) Model({.model = std::move(model),
                               .tokenizer = std::move(tokenizer),
                               .chat_template = std::move(chat_template),
@@ -746,14 +758,18 @@ void BindModel(nb::module_& module) {
                               .max_loras = max_loras,
                               .max_lora_rank = max_lora_rank,
                               .threads = threads,
+                              .tensor_parallel_size = tensor_parallel_size,
+                              .gpu_memory = gpu_memory,
                               .prefix_cache = prefix_cache,
-                              .deterministic = deterministic});
+                              .deterministic = deterministic,
+                              .enable_lora = enable_lora});
           },
           nb::arg("model"), nb::kw_only(), nb::arg("tokenizer"), nb::arg("chat_template"), nb::arg("weights"),
           nb::arg("kv"), nb::arg("kv_memory"), nb::arg("kv_host_memory"), nb::arg("device"),
           nb::arg("threads"), nb::arg("context"), nb::arg("chunk"), nb::arg("sequences"),
           nb::arg("prefix_cache"), nb::arg("deterministic"), nb::arg("speculation"), nb::arg("pooling"),
-          nb::arg("max_loras"), nb::arg("max_lora_rank"))
+          nb::arg("enable_lora"), nb::arg("max_loras"), nb::arg("max_lora_rank"),
+          nb::arg("tensor_parallel_size"), nb::arg("gpu_memory"))
       .def("close", &Model::Close)
       .def_prop_ro("closed", &Model::closed)
       .def("queue", &Model::NewQueue, nb::rv_policy::take_ownership)

@@ -113,7 +113,11 @@ const celer_model_options kModelDefaults = {.struct_size = sizeof(celer_model_op
                                             .threads = 0,
                                             .prefix_cache = 1,
                                             .context = 0,
-                                            .sequences = 0};
+                                            .sequences = 0,
+                                            .split = nullptr,
+                                            .gpu_memory = nullptr,
+                                            .gpu_layers = nullptr,
+                                            .cpu_experts = nullptr};
 
 const celer_request kRequestDefaults = {.struct_size = sizeof(celer_request),
                                         .prompt = nullptr,
@@ -153,9 +157,13 @@ Result<EngineOptions> ReadOptions(const celer_model_options& given) {
   if (given.kv_memory) {
     CELER_ASSIGN(options.kv_memory, KvMemory::Parse(given.kv_memory));
   }
-  if (given.device) {
-    CELER_ASSIGN(options.device, DeviceOptions::Parse(given.device));
-  }
+  const auto text = [](const char* chars) { return chars ? std::string_view(chars) : std::string_view(); };
+  CELER_RETURN_IF_ERROR(SetPlacement({.device = text(given.device),
+                                      .split = text(given.split),
+                                      .gpu_memory = text(given.gpu_memory),
+                                      .gpu_layers = text(given.gpu_layers),
+                                      .cpu_experts = text(given.cpu_experts)},
+                                     &options));
   if (given.threads < 0 || given.threads > 1024)
     return Error::Invalid("threads is ", given.threads, ", expected 0 to 1024");
   if (given.context < 0) return Error::Invalid("context is ", given.context, ", expected 0 or more");

@@ -10,6 +10,7 @@
 #include "base/suggest.h"
 #include "celer/log.h"
 #include "celer/version.h"
+#include "cli/shared/command.h"
 #include "cli/shared/commands.h"
 #include "cli/shared/interrupt.h"
 #include "cli/shared/operators.h"
@@ -106,6 +107,8 @@ int main(int argc, char** argv) {
   int code = kFailed;
   try {
     code = Main({argv + 1, argv + argc});
+  } catch (const EndNow& end) {
+    code = end.code;
   } catch (const std::bad_alloc&) {
     Say("error: out of memory\n");
   } catch (const std::exception& error) {

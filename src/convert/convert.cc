@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "base/log.h"
@@ -38,6 +40,30 @@ Status ConfigOfGguf(const ConvertOptions& options, Opened* opened, ConvertSource
                                         &out->notes));
   opened->config = config;
   return {};
+}
+
+// Ids of special tokens that the model has rows for. Of padding, -1 says that there is none.
+Status CheckTokenIds(const nlohmann::json& json, const std::string& file, int64_t vocab) {
+  CELER_ASSIGN(const JsonFields fields, JsonFields::Of(json, file));
+  for (const char* const key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    if (!fields.Has(key)) continue;
+    CELER_ASSIGN(const std::vector<int64_t> ids, fields.GetInts(key));
+    const bool may_lack = std::string_view(key) == "pad_token_id";
+    for (const int64_t id : ids)
+      if (id < (may_lack ? -1 : 0) || id >= vocab)
+        return Error::Corrupt(file, ": '", key, "' is ", id, ", expected 0 to ", vocab - 1,
+                              ", as the model has rows for; correct it, or convert with --no-tokenizer");
+  }
+  return {};
+}
+
+Status CheckTokensOfFolder(const std::filesystem::path& folder, const nlohmann::json& config, int64_t vocab) {
+  CELER_RETURN_IF_ERROR(CheckTokenIds(config, (folder / "config.json").string(), vocab));
+  const std::filesystem::path generation = folder / "generation_config.json";
+  std::error_code error;
+  if (!std::filesystem::exists(generation, error)) return {};
+  CELER_ASSIGN(const nlohmann::json json, ReadJsonFile(generation));
+  return CheckTokenIds(json, generation.string(), vocab);
 }
 
 Status CheckPair(const std::filesystem::path& path, FileKind kind, ConvertTarget target) {
@@ -102,6 +128,8 @@ Result<ConvertSource> OpenToConvert(const std::filesystem::path& path, ConvertTa
   } else {
     CELER_ASSIGN(const nlohmann::json json, ReadJsonFile(path / "config.json"));
     out.json = TextConfigOf(nlohmann::ordered_json(json));
+    if (options.tokenizer)
+      CELER_RETURN_IF_ERROR(CheckTokensOfFolder(path, nlohmann::json(out.json), opened.config.vocab));
   }
   CELER_ASSIGN(out.parts, ModelParts::Make(opened.config, std::move(opened.source), out.gguf));
   if (!options.tokenizer) return out;

@@ -18,6 +18,14 @@ Result<Allocator*> AllocatorFor(Device device) {
 #endif
 }
 
+size_t ReleaseCachedMemory() {
+#if CELER_WITH_CUDA
+  return TrimCudaPools();
+#else
+  return 0;
+#endif
+}
+
 std::string FormatBytes(uint64_t bytes) {
   constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   if (bytes < 1024) return fmt::format("{} B", bytes);

@@ -53,6 +53,9 @@ Allocator& CpuAllocator();
 // The allocator of a device: CpuAllocator(), or the caching pool of a GPU on its default stream.
 Result<Allocator*> AllocatorFor(Device device);
 
+// What the pools of all GPUs, and of pinned memory, keep for the next request goes back to the driver. Returns its bytes.
+size_t ReleaseCachedMemory();
+
 std::string FormatBytes(uint64_t bytes);  // "512 B", "1.5 GiB"
 
 }  // namespace celer

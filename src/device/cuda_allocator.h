@@ -15,6 +15,9 @@ Result<Allocator*> CudaAllocator(int device);
 // Pinned (page-locked) host memory, cached by the same policy. The host reuses a block as soon as it is
 // freed, so each asynchronous copy must be recorded: PinnedPool().RecordStream(ptr, stream.id()).
 CachingPool& PinnedPool();
+
+// Every pool that has been made, of GPUs and pinned, gives back what it only keeps cached. Returns its bytes.
+size_t TrimCudaPools();
 Allocator& PinnedAllocator();
 
 }  // namespace celer

@@ -153,16 +153,23 @@ struct HostPool {
   StreamAllocator allocator{pool, kAnyStream - 1};
 };
 
+// Never destroyed: the driver may be gone before the statics are.
+struct DevicePools {
+  std::mutex mutex;
+  std::map<int, std::unique_ptr<DevicePool>> by_device;
+};
+DevicePools& Pools() {
+  static auto* const instance = new DevicePools;
+  return *instance;
+}
+
 Result<DevicePool*> PoolFor(int device) {
-  // Never destroyed: the driver may be gone before the statics are.
-  static auto& mutex = *new std::mutex;
-  static auto& pools = *new std::map<int, std::unique_ptr<DevicePool>>;
   const int devices = CudaDeviceCount();
   if (device < 0 || device >= devices)
     return Error::Invalid("cuda:", device, ": there are ", devices, " CUDA devices",
                           devices == 0 ? "; use `device` cpu" : ", counted from 0");
-  const std::lock_guard lock(mutex);
-  auto& slot = pools[device];
+  const std::lock_guard lock(Pools().mutex);
+  auto& slot = Pools().by_device[device];
   if (slot == nullptr) {
     size_t free = 0, total = 0;
     const CudaDeviceScope scope(device);
@@ -193,6 +200,15 @@ CachingPool& PinnedPool() {
 }
 Allocator& PinnedAllocator() {
   return Pinned().allocator;
+}
+
+size_t TrimCudaPools() {
+  // Without a GPU that was used there is no pinned memory, either.
+  const std::lock_guard lock(Pools().mutex);
+  if (Pools().by_device.empty()) return 0;
+  size_t bytes = Pinned().pool.Trim();
+  for (const auto& [device, made] : Pools().by_device) bytes += made->pool.Trim();
+  return bytes;
 }
 
 }  // namespace celer

@@ -48,6 +48,20 @@ class Gate {
   std::atomic<bool> open_{false};
 };
 
+TEST_F(CudaAllocatorTest, CachedMemoryGoesBackToTheDriver) {
+  const auto free_now = [] {
+    size_t free = 0, total = 0;
+    EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+    return free;
+  };
+  const size_t before = free_now();
+  static_cast<void>(*Buffer::Allocate(**AllocatorFor(Device::Cuda(0)), 512 * kMiB));
+  EXPECT_GE(pool_->Stats().reserved, 512 * kMiB);  // freed, and kept
+  EXPECT_GE(ReleaseCachedMemory(), 512 * kMiB);
+  EXPECT_EQ(pool_->Stats().reserved, 0u);
+  EXPECT_GT(free_now() + 64 * kMiB, before);
+}
+
 TEST_F(CudaAllocatorTest, MemoryHoldsWhatIsWritten) {
   Buffer buffer = *Buffer::Allocate(**AllocatorFor(Device::Cuda(0)), 3 * kMiB + 5);
   EXPECT_EQ(buffer.device(), Device::Cuda(0));

@@ -15,28 +15,15 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/safe_math.h"
+#include "base/spin.h"
 #include "device/cgroup.h"
 
 namespace celer {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// After this long without news, let others have the CPU between two looks: the thread that we wait for may be
-// one of them.
-constexpr std::chrono::microseconds kBusySpin{20};
-constexpr int kYieldsWhenCrowded = 8;
 constexpr int kMaxThreads = 1024;
 
 thread_local bool t_inside_run = false;
-
-void CpuRelax() {
-#if defined(__aarch64__)
-  asm volatile("isb" ::: "memory");  // `yield` does nothing on most cores; this one waits about 10 ns
-#elif defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
 
@@ -90,23 +77,7 @@ bool ThreadPool::InsideRun() {
 // Looks for a bounded time; true as soon as ready().
 template <class Ready>
 bool ThreadPool::SpinUntil(const Ready& ready) const {
-  if (crowded_) {
-    for (int i = 0; i < kYieldsWhenCrowded; ++i) {
-      if (ready()) return true;
-      sched_yield();
-    }
-    return ready();
-  }
-  const Clock::time_point start = Clock::now();
-  for (;;) {
-    for (int i = 0; i < 32; ++i) {
-      if (ready()) return true;
-      CpuRelax();
-    }
-    const auto waited = Clock::now() - start;
-    if (waited > spin_) return ready();
-    if (waited > kBusySpin) sched_yield();
-  }
+  return celer::SpinUntil(ready, crowded_ ? std::chrono::nanoseconds::zero() : spin_);
 }
 
 void ThreadPool::Work(int thread, int cpu) {

@@ -68,10 +68,11 @@ SimulatedEngine Make(SimulatedRunner::Options options, StepSeconds seconds, cons
   return made;
 }
 
-StepSeconds SecondsOf(const StepCost& cost, const Machine& machine, const Efficiency& efficiency) {
-  return [time = StepTime(cost, machine, efficiency)](std::span<const SliceShape> slices) {
-    return time.Seconds(slices);
-  };
+StepSeconds SecondsOf(const StepCost& cost, const Machine& machine, const Efficiency& efficiency,
+                      std::span<const MeasuredStep> measured = {}) {
+  StepTime time(cost, machine, efficiency);
+  time.Correct(measured);
+  return [time = std::move(time)](std::span<const SliceShape> slices) { return time.Seconds(slices); };
 }
 
 SimulatedRunner::Options RunnerOptions(const DecoderConfig& config, StepCost::Count count) {
@@ -132,37 +133,112 @@ Result<MeasuredStep> MeasurePrefill(Engine& engine, int64_t prompt, uint64_t* ra
   return MeasuredStep{.slices = {{.position = 0, .tokens = prompt}}, .seconds = Percentile(seconds, 0.5)};
 }
 
+// What follows the first `first` tokens of a prompt, which are a step of their own.
+Result<MeasuredStep> MeasurePiece(Engine& engine, int64_t first, int64_t tokens, uint64_t* random) {
+  constexpr int kRepeat = 3;
+  std::vector<double> seconds;
+  for (int i = 0; i < kRepeat; ++i) {
+    CELER_RETURN_IF_ERROR(engine.Submit(
+        {.prompt = RandomTokens(first + tokens, engine.info().vocab, random), .max_tokens = 1}));
+    std::vector<TokenEvent> events;
+    while (engine.HasWork()) {
+      const int64_t computed = engine.stats().computed_tokens;
+      const double one = TimeStep(engine, &events);
+      CELER_RETURN_IF_ERROR(CheckEvents(engine, events));
+      if (engine.stats().computed_tokens - computed == tokens) seconds.push_back(one);
+    }
+  }
+  if (seconds.empty()) return MeasuredStep();
+  return MeasuredStep{.slices = {{.position = first, .tokens = tokens}}, .seconds = Percentile(seconds, 0.5)};
+}
+
+// Sequences that all decode, after about `depth` tokens.
+class Decoding {
+ public:
+  static Result<Decoding> Start(Engine& engine, int64_t batch, int64_t depth, uint64_t* random) {
+    Decoding decoding(engine, depth);
+    for (int64_t i = 0; i < batch; ++i) {
+      CELER_ASSIGN(const int64_t id,
+                   engine.Submit({.prompt = RandomTokens(depth, engine.info().vocab, random),
+                                  .max_tokens = engine.info().context - depth}));
+      decoding.tokens_[id] = 0;
+    }
+    const auto began = [](const auto& entry) { return entry.second > 1; };
+    while (engine.HasWork() && !std::all_of(decoding.tokens_.begin(), decoding.tokens_.end(), began))
+      CELER_RETURN_IF_ERROR(decoding.Step());
+    return decoding;
+  }
+
+  // Returns what it took.
+  Result<double> Step() {
+    std::vector<TokenEvent> events;
+    const double seconds = TimeStep(engine_, &events);
+    CELER_RETURN_IF_ERROR(CheckEvents(engine_, events));
+    for (const TokenEvent& event : events) {
+      const auto it = tokens_.find(event.request);
+      if (it != tokens_.end()) it->second += event.token != TokenEvent::kNoToken;
+    }
+    return seconds;
+  }
+  // Of a step `ahead` steps from now.
+  std::vector<SliceShape> Slices(int64_t ahead) const {
+    std::vector<SliceShape> slices;
+    for (const auto& [id, count] : tokens_) slices.push_back({.position = depth_ + count + ahead - 1});
+    return slices;
+  }
+  Status End() {
+    for (const auto& [id, count] : tokens_) engine_.Cancel(id);
+    return Drain(engine_);
+  }
+
+ private:
+  Decoding(Engine& engine, int64_t depth) : engine_(engine), depth_(depth) {}
+
+  Engine& engine_;
+  int64_t depth_;
+  std::map<int64_t, int64_t> tokens_;  // that came, by request
+};
+
 // Answers of `batch` sequences at about `depth`.
 Result<MeasuredStep> MeasureDecode(Engine& engine, int64_t batch, int64_t depth, uint64_t* random) {
   constexpr int64_t kSteps = 12;
-  std::map<int64_t, int64_t> tokens;  // that came, by request
-  for (int64_t i = 0; i < batch; ++i) {
-    CELER_ASSIGN(const int64_t id, engine.Submit({.prompt = RandomTokens(depth, engine.info().vocab, random),
-                                                  .max_tokens = engine.info().context - depth}));
-    tokens[id] = 0;
-  }
-  std::vector<TokenEvent> events;
-  const auto step = [&]() -> Result<double> {
-    const double seconds = TimeStep(engine, &events);
-    CELER_RETURN_IF_ERROR(CheckEvents(engine, events));
-    for (const TokenEvent& event : events) tokens[event.request] += event.token != TokenEvent::kNoToken;
-    return seconds;
-  };
-  const auto began = [](const auto& entry) { return entry.second > 1; };
-  while (engine.HasWork() && !std::all_of(tokens.begin(), tokens.end(), began)) {
-    CELER_RETURN_IF_ERROR(step());
-  }
-  MeasuredStep measured;
-  for (const auto& [id, count] : tokens)
-    measured.slices.push_back({.position = depth + count + kSteps / 2 - 1});
+  CELER_ASSIGN(Decoding decoding, Decoding::Start(engine, batch, depth, random));
+  MeasuredStep measured{.slices = decoding.Slices(kSteps / 2)};
   std::vector<double> seconds;
   for (int64_t i = 0; i < kSteps && engine.HasWork(); ++i) {
-    CELER_ASSIGN(const double one, step());
+    CELER_ASSIGN(const double one, decoding.Step());
     seconds.push_back(one);
   }
   measured.seconds = Percentile(seconds, 0.5);
-  for (const auto& [id, count] : tokens) engine.Cancel(id);
-  CELER_RETURN_IF_ERROR(Drain(engine));
+  CELER_RETURN_IF_ERROR(decoding.End());
+  return measured;
+}
+
+// The same with a prompt in the step. Nothing is measured where the engine cuts the prompt.
+Result<MeasuredStep> MeasureMixed(Engine& engine, int64_t batch, int64_t depth, int64_t prompt,
+                                  uint64_t* random) {
+  constexpr int64_t kRepeat = 5, kMostSteps = 8;
+  CELER_ASSIGN(Decoding decoding, Decoding::Start(engine, batch, depth, random));
+  MeasuredStep measured;
+  std::vector<double> seconds;
+  for (int64_t i = 0; i < kRepeat; ++i) {
+    CELER_RETURN_IF_ERROR(
+        engine.Submit({.prompt = RandomTokens(prompt, engine.info().vocab, random), .max_tokens = 1}));
+    // A step that was queued before the prompt came has none of it.
+    for (int64_t steps = 0; steps < kMostSteps; ++steps) {
+      const std::vector<SliceShape> slices = decoding.Slices(0);
+      const int64_t computed = engine.stats().computed_tokens;
+      CELER_ASSIGN(const double one, decoding.Step());
+      if (engine.stats().computed_tokens - computed != batch + prompt) continue;
+      measured.slices = slices;
+      seconds.push_back(one);
+      break;
+    }
+  }
+  CELER_RETURN_IF_ERROR(decoding.End());
+  if (seconds.empty()) return MeasuredStep();
+  measured.slices.push_back({.position = 0, .tokens = prompt});
+  measured.seconds = Percentile(seconds, 0.5);
   return measured;
 }
 
@@ -236,7 +312,8 @@ Result<SimulatedEngine> MakeSimulatedEngine(const CostedModel& model, const Mach
 }
 
 SimulatedEngine SimulateEngine(const Engine& engine, const DecoderConfig& config, const Machine& machine,
-                               const Efficiency& efficiency, const EngineOptions& options) {
+                               const Efficiency& efficiency, const EngineOptions& options,
+                               std::span<const MeasuredStep> measured) {
   const Engine::Info& info = engine.info();
   const auto count = [&engine](const StepShape& s) { return engine.Work(s); };
   SimulatedRunner::Options runner = RunnerOptions(config, count);
@@ -248,8 +325,8 @@ SimulatedEngine SimulateEngine(const Engine& engine, const DecoderConfig& config
   runner.info.bytes_by_format = info.bytes_by_format;
   runner.info.threads = info.threads;
   runner.info.device = "simulated " + info.device;
-  return Make(std::move(runner), SecondsOf(StepCost(config, count), machine, efficiency), machine, efficiency,
-              options);
+  return Make(std::move(runner), SecondsOf(StepCost(config, count), machine, efficiency, measured), machine,
+              efficiency, options);
 }
 
 Status WarmUp(Engine& engine) {
@@ -261,26 +338,44 @@ Status WarmUp(Engine& engine) {
 
 Result<std::vector<MeasuredStep>> MeasureSteps(Engine& engine, const EngineOptions& options) {
   const Engine::Info& info = engine.info();
+  const bool cuda = !info.device.starts_with("cpu");
+  const int64_t most_prompt = std::min(options.chunk, info.context - 1);
   uint64_t random = 1;
   std::vector<MeasuredStep> steps;
+  const auto add = [&steps](MeasuredStep step) {
+    if (step.seconds > 0) steps.push_back(std::move(step));
+  };
   constexpr int64_t kSpare = 64;  // tokens that a measured answer may have
-  for (const int64_t prompt : {8, 32, 128, 512}) {
-    if (prompt > std::min(options.chunk, info.context - 1)) continue;
+  const auto room = [&](int64_t batch, int64_t depth, int64_t prompt) {
+    return depth + kSpare <= info.context && batch * (depth + kSpare) + prompt <= info.kv_tokens &&
+           batch + prompt <= options.chunk;
+  };
+  for (const int64_t prompt : {8, 32, 64, 128, 256, 512, 1024, 2048}) {
+    if (prompt > most_prompt) continue;
     CELER_ASSIGN(MeasuredStep step, MeasurePrefill(engine, prompt, &random));
-    steps.push_back(std::move(step));
+    add(std::move(step));
   }
-  for (const auto& [batch, depth] : {std::pair<int64_t, int64_t>{1, 16},
-                                     {1, 1024},
-                                     {2, 16},
-                                     {4, 16},
-                                     {4, 512},
-                                     {8, 16},
-                                     {16, 16},
-                                     {16, 256}}) {
-    if (depth + kSpare > info.context || batch * (depth + kSpare) > info.kv_tokens || batch > options.chunk)
-      continue;
-    CELER_ASSIGN(MeasuredStep step, MeasureDecode(engine, batch, depth, &random));
-    steps.push_back(std::move(step));
+  for (const int64_t piece : {most_prompt / 8, most_prompt}) {
+    if (piece < 1 || options.chunk + piece >= info.context) continue;
+    CELER_ASSIGN(MeasuredStep step, MeasurePiece(engine, options.chunk, piece, &random));
+    add(std::move(step));
+  }
+  struct Shape {
+    int64_t batch, depth, prompt = 0;
+  };
+  std::vector<Shape> shapes = {{1, 16},       {1, 1024},     {2, 16},      {2, 512},     {3, 16},
+                               {4, 16},       {4, 512},      {6, 16},      {8, 16},      {8, 512},
+                               {12, 128},     {16, 16},      {16, 256},    {1, 128, 32}, {1, 128, 256},
+                               {3, 128, 128}, {4, 128, 480}, {8, 128, 64}, {8, 128, 256}};
+  if (cuda)
+    shapes.insert(
+        shapes.end(),
+        {{32, 512}, {64, 512}, {128, 512}, {4, 512, 1024}, {16, 512, 512}, {16, 512, 1800}, {64, 512, 1024}});
+  for (const auto& [batch, depth, prompt] : shapes) {
+    if (!room(batch, depth, prompt)) continue;
+    CELER_ASSIGN(MeasuredStep step, prompt > 0 ? MeasureMixed(engine, batch, depth, prompt, &random)
+                                               : MeasureDecode(engine, batch, depth, &random));
+    add(std::move(step));
   }
   if (steps.empty())
     return Error::Invalid("a `context` of ", info.context, " tokens and a `chunk` of ", options.chunk,

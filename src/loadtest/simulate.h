@@ -43,15 +43,16 @@ using StepSeconds = std::function<double(std::span<const SliceShape>)>;
 Result<SimulatedEngine> MakeSimulatedEngine(const CostedModel& model, const Machine& machine,
                                             const Efficiency& efficiency, const EngineOptions& options,
                                             StepSeconds seconds = nullptr);
-// With the KV, the context and the steps' costs of an engine that is there.
+// With the KV, the context and the steps' costs of an engine that is there. `measured` corrects them (StepTime::Correct).
 SimulatedEngine SimulateEngine(const Engine& engine, const DecoderConfig& config, const Machine& machine,
-                               const Efficiency& efficiency, const EngineOptions& options);
+                               const Efficiency& efficiency, const EngineOptions& options,
+                               std::span<const MeasuredStep> measured = {});
 
 // The first steps of an engine are slower: pages are touched for the first time.
 Status WarmUp(Engine& engine);
 
-// Steps of several kinds, timed: prompts of several lengths, and answers of 1 to 16 sequences near the
-// beginning and further on, as far as context and KV allow.
+// Steps of several kinds, timed, as far as context, chunks and KV allow: prompts of several lengths and later pieces of
+// them, answers of 1 to 16 sequences (on a GPU 128) near the beginning and further on, and both together.
 inline constexpr int64_t kMeasuredPositions = 1100;  // for all of them
 Result<std::vector<MeasuredStep>> MeasureSteps(Engine& engine, const EngineOptions& options);
 

@@ -10,7 +10,8 @@ namespace celer::cli {
 namespace {
 
 constexpr uint64_t kSeed = 41;
-constexpr size_t kRoutedBlocks = 3;  // of a prompt, that say where its conversation is
+constexpr size_t kWholeTrace = 2000;  // requests
+constexpr size_t kRoutedBlocks = 3;   // of a prompt, that say where its conversation is
 
 // 0 to 1, the same for requests that belong together.
 double PlaceOf(const Trace& trace, size_t i) {
@@ -75,7 +76,9 @@ MachineShare ShareOf(const PlanLoad& load, double rate, int64_t requests) {
   const size_t all = load.trace.requests.size();
   const auto wanted =
       static_cast<size_t>(std::min(static_cast<double>(requests) / share, static_cast<double>(all)));
-  const size_t count = std::clamp<size_t>(wanted, 1, all),
+  // What one replica takes as it is, and is not long, is played whole.
+  const bool whole = share == 1 && all <= kWholeTrace;
+  const size_t count = whole ? all : std::clamp<size_t>(wanted, 1, all),
                begin = count < all ? Busiest(load.trace, count) : 0;
   MachineShare out;
   if (count < all) out.from = 0.2;

@@ -44,6 +44,8 @@ struct FittedEfficiency {
   Efficiency efficiency = {};
   std::string basis;           // "9 speeds of h200, 16-bit weights"
   std::vector<double> errors;  // |model / measured - 1| of each
+  std::vector<MeasuredStep> timed =
+      {};  // of this machine and model: what they took corrects the model (StepTime::Correct)
 };
 
 struct MeasuredSpeed {

@@ -184,8 +184,8 @@ Status Planner::AddChoices(size_t index, int64_t devices, const PlanWeights& wei
   // A file's matrices already say what this machine multiplies in.
   if (!machine.timed) SetArithmetic(machine.cuda, kind, &sizes.matrices);
   for (const KvType kv : query_.kv) {
-    const auto replica = std::make_shared<Replica>(sizes, kv, machine, devices, fitted->efficiency,
-                                                   query_.draft, static_cast<int64_t>(row_copies));
+    const auto replica = std::make_shared<Replica>(sizes, kv, machine, devices, *fitted, query_.draft,
+                                                   static_cast<int64_t>(row_copies));
     for (const int64_t chunk : ChunksOf(query_, machine)) {
       PlanChoice choice{.machine = index,
                         .devices = devices,

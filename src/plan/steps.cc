@@ -37,17 +37,18 @@ bool IsDecode(const SliceShape& slice) {
 }  // namespace
 
 Replica::Replica(const ModelSizes& sizes, KvType kv, const PlanMachine& machine, int64_t devices,
-                 const Efficiency& efficiency, const DraftAcceptance& draft, int64_t row_copy_bytes)
+                 const FittedEfficiency& fitted, const DraftAcceptance& draft, int64_t row_copy_bytes)
     : machine_(Together(machine.machine, devices)),
-      efficiency_(efficiency),
+      efficiency_(fitted.efficiency),
       draft_(draft),
       model_(CostModel(sizes, kv)) {
   if (devices > 1 && machine.link_bytes_per_s > 0) {
-    model_.cost = WithAllReduces(model_, machine, machine_, efficiency, devices);
+    model_.cost = WithAllReduces(model_, machine, machine_, fitted.efficiency, devices);
     efficiency_.step_s += 2 * static_cast<double>(model_.config.layers) * kAllReduceS;
   }
   model_.resident_bytes += row_copy_bytes;
   time_ = std::make_unique<StepTime>(model_.cost, machine_, efficiency_);
+  if (devices == 1) time_->Correct(fitted.timed);
   const double room = machine_.memory_bytes - static_cast<double>(model_.resident_bytes);
   kv_tokens_ = std::max(0.0, kRoomForKv * room / static_cast<double>(model_.kv_bytes_per_token));
 }

@@ -20,7 +20,7 @@ namespace celer::cli {
 class Replica {
  public:
   Replica(const ModelSizes& sizes, KvType kv, const PlanMachine& machine, int64_t devices,
-          const Efficiency& efficiency, const DraftAcceptance& draft, int64_t row_copy_bytes);
+          const FittedEfficiency& fitted, const DraftAcceptance& draft, int64_t row_copy_bytes);
 
   // Of a step. Where drafts are verified, of so much of it as one token of each sequence takes.
   double Seconds(std::span<const SliceShape> slices) const;

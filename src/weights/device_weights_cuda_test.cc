@@ -239,6 +239,7 @@ TEST_F(DeviceWeightsTest, EveryFp8CodeIsItsValue) {
     }
     if (!WgmmaRuns()) continue;
     for (const auto& [tokens, tile] : {std::pair{8, 16}, {16, 16}, {64, 64}, {256, 128}, {256, 256}}) {
+      if (tile > WgmmaMostTile()) continue;
       const OnDevice<std::byte> memory(WgmmaActivations::Bytes(tokens, tile, m.padded));
       const OnDevice<float> out(int64_t{tokens} * kRows);
       for (int first = 0; first + tokens <= kTokens; first += tokens) {
@@ -568,7 +569,7 @@ TEST_F(DeviceWeightsTest, WideProductsAgreeWithDouble) {
                  before = RandomFloats(tokens * c.rows, 10);
       OnDevice<float> dx(x), dnorm(norm);
       for (const int tile : {16, 32, 64, 128, 256}) {
-        if (tile < tokens && tile < 128) continue;
+        if ((tile < tokens && tile < 128) || tile > WgmmaMostTile()) continue;
         const bool fine = tokens <= 8;
         if (fine && tile > 16) break;
         SCOPED_TRACE(std::string(c.weights) + " " + std::string(Name(c.stored)) + " " +
@@ -641,6 +642,7 @@ TEST_F(DeviceWeightsTest, WideProductsFollowEachOther) {
   OnDevice<float> partial(WgmmaPartialFloats());
   OnDevice<int32_t> tickets(std::vector<int32_t>(static_cast<size_t>(WgmmaTickets()), 0));
   for (const auto& [tokens, tile] : {std::pair{9, 16}, {33, 64}, {128, 128}, {140, 128}, {270, 256}}) {
+    if (tile > WgmmaMostTile()) continue;
     SCOPED_TRACE(std::to_string(tokens) + " tokens in tiles of " + std::to_string(tile));
     const auto x = RandomFloats(tokens * kHidden, 15, 2.0f);
     OnDevice<float> dx(x);

@@ -228,6 +228,21 @@ WeightFormatSpec WeightPlan::FormatFor(std::string_view name, const WeightFormat
   return PlanFormat(options_, stored, cols, default_role);
 }
 
+Result<WeightPlan> WeightPlan::Cut(const TensorSlices& slices) const {
+  WeightPlan out = *this;
+  for (PlannedWeight& weight : out.weights_) {
+    const auto found = slices.find(weight.name);
+    if (found == slices.end() || weight.role == WeightRole::kVector) continue;
+    const TensorSlice& slice = found->second;
+    if (slice.begin + slice.count > (slice.columns ? weight.cols : weight.rows))
+      return Error::Invalid("tensor '", Printable(weight.name), "' of ", weight.rows, " rows and ",
+                            weight.cols, " columns cannot be cut to ", slice.begin, " + ", slice.count);
+    CELER_ASSIGN(weight, slice.columns ? weight.SliceColumns(slice.begin, slice.count)
+                                       : weight.SliceRows(slice.begin, slice.count));
+  }
+  return out;
+}
+
 WeightPlan WeightPlan::With(const WeightOptions& options) const {
   WeightPlan out = *this;
   out.options_ = options;

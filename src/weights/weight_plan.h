@@ -14,6 +14,7 @@
 #include "celer/options.h"
 #include "formats/weight_format.h"
 #include "io/file/tensor_record.h"
+#include "weights/shard_source.h"
 #include "weights/tensor_source.h"
 
 namespace celer {
@@ -78,6 +79,9 @@ class WeightPlan {
   // that is given here.
   WeightFormatSpec FormatFor(std::string_view name, const WeightFormatSpec& stored, int64_t cols,
                              WeightRole default_role = WeightRole::kProjection) const;
+
+  // One rank's part of it, in the formats of the whole.
+  Result<WeightPlan> Cut(const TensorSlices& slices) const;
 
   // The same tensors with other options.
   WeightPlan With(const WeightOptions& options) const;

@@ -12,6 +12,7 @@
 #include "io/file/printable.h"
 #include "kernels/llm/matmul/cpu/packed.h"
 #include "kernels/llm/matmul/matmul.h"
+#include "weights/squeezed.h"
 #include "weights/value_check.h"
 
 namespace celer {
@@ -33,14 +34,6 @@ bool IsIgnorable(const TensorRecord& record) {
 bool IsZeroBias(const TensorRecord& record) {
   return record.name.ends_with(".bias") &&
          std::all_of(record.bytes.begin(), record.bytes.end(), [](std::byte b) { return b == std::byte{0}; });
-}
-
-// Without dimensions of 1: converters to GGUF drop them, and the elements lie the same with and without them.
-Shape Squeezed(const Shape& shape) {
-  std::vector<int64_t> dims;
-  for (const int64_t dim : shape.dims())
-    if (dim != 1) dims.push_back(dim);
-  return Shape(std::span<const int64_t>(dims));
 }
 
 // A matrix of a format, without memory.

@@ -148,7 +148,7 @@ class ErrorsCase(unittest.TestCase):
         self.refused("tokenize", self.model, "--batch", self.file("ids.jsonl", b'{"ids": [4294967297]}\n'),
                      says="line 1: 'ids' has 4294967297, not a token id")
         self.refused("run", self.model, "--file", self.folder, says="is a folder, expected a file")
-        self.refused("ppl", self.model, self.file("few.txt", b"few"), says="give a longer text or a smaller --window")
+        self.refused("ppl", self.model, self.file("few.txt", b"few"), says="give a longer text or a smaller window")
         self.refused("limits", "--model", self.file("bad.json", b"{"), says="not valid JSON at byte")
         self.refused("limits", "--model", "llama-2-7b", "--machine", "h200", "--html", "/no/such/folder/x.html",
                      says="cannot be written: No such file or directory")

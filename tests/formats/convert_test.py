@@ -231,6 +231,7 @@ def refusals(work):
     shard = next((work / "cut").glob("model-00002*"))
     shard.write_bytes(shard.read_bytes()[:-9])
     refused("model-00002", work / "cut", "-o", work / "u.gguf")
+    lies(model, work, refused)
     for name in ("u", "u.gguf"):
         check(not (work / name).exists(), f"{name} is there after a refusal")
     refused("is empty", model, "-o", "")
@@ -238,6 +239,28 @@ def refusals(work):
     refused("is a pipe", model, "-o", work / "pipe.gguf")
     if pathlib.Path("/dev/full").exists():
         refused("No space left", model, "-o", link_to(work / "full.gguf", "/dev/full"), code=1)
+
+
+def lies(model, work, refused):
+    """Fields that nothing reads to run the model, and that say nonsense."""
+    shutil.copytree(model, work / "lies")
+    config = json.loads((model / "config.json").read_text())
+
+    def write(name, **fields):
+        (work / "lies" / name).write_text(json.dumps((config if name == "config.json" else {}) | fields))
+
+    for theta in (-1, 0, "x"):
+        write("config.json", rope_theta=theta)
+        refused("theta", work / "lies", "-o", work / "u.gguf")
+    write("config.json")
+    for name in ("config.json", "generation_config.json"):
+        for key, value in (("bos_token_id", 48), ("bos_token_id", -1), ("eos_token_id", [2, 1 << 40]), ("pad_token_id", -2), ("eos_token_id", "2")):
+            write(name, **{key: value})
+            refused(key, work / "lies", "-o", work / "u.gguf")
+        celer("convert", work / "lies", "-o", work / "weights.gguf", "--no-tokenizer", "--force")
+        write(name, pad_token_id=-1, bos_token_id=None, eos_token_id=[2, 47])
+        celer("convert", work / "lies", "-o", work / "weights.gguf", "--force")
+        write(name)
 
 
 def link_to(path, target):

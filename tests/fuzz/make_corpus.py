@@ -120,6 +120,43 @@ def make_safetensors():
         '{"__metadata__":{"\\u0000\\ud83d\\ude00":"\\n"},' + entry % ("\\u001b", "BOOL", "[1]", "[0,1]") + "}", bytes(1)))
 
 
+def make_lora_adapter():
+    """Of the model in lora_adapter_fuzz.cc: 1 layer, hidden 16, 2 experts of 8."""
+    def peft(name, tensors, **config):
+        text = json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 4, **config}).encode()
+        data = save({"base_model.model." + key: np.full(shape, 0.25, np.float32) for key, shape in tensors.items()})
+        put("lora_adapter", name + ".bin", b"\1" + text + b"\0" + data)
+
+    attention = "model.layers.0.self_attn."
+    pair = {attention + "q_proj.lora_A.weight": (2, 16), attention + "q_proj.lora_B.weight": (16, 2)}
+    experts = "model.layers.0.mlp.experts."
+    peft("plain", pair)
+    peft("dora", pair | {attention + "q_proj.lora_magnitude_vector": (16,)}, use_dora=True)
+    peft("bias", pair | {attention + "q_proj.lora_B.bias": (16,)}, lora_bias=True)
+    peft("patterns", pair, use_rslora=True, rank_pattern={"q_.*": 2, "^x$": 7}, alpha_pattern={"layers.0.*": 3})
+    peft("embedding", {"model.embed_tokens.lora_embedding_A": (2, 257), "model.embed_tokens.lora_embedding_B": (16, 2)})
+    peft("saved", {"lm_head.weight": (257, 16), "model.embed_tokens.weight": (257, 16)}, ensure_weight_tying=True)
+    peft("experts", {experts + "base_layer.lora_A.weight": (4, 16), experts + "base_layer.lora_B.weight": (16, 4),
+                     experts + "lora_A.weight": (4, 8), experts + "lora_B.weight": (16, 4)}, peft_version="0.19.1")
+    peft("rank_0", {attention + "q_proj.lora_A.weight": (0, 16), attention + "q_proj.lora_B.weight": (16, 0)})
+    peft("other_model", {attention + "q_proj.lora_A.weight": (2, 24), attention + "q_proj.lora_B.weight": (24, 2)})
+
+    def form(name, *tensors, alpha=4.0):
+        metadata = [("general.type", 8, string("adapter")), ("general.architecture", 8, string("qwen3moe")),
+                    ("adapter.type", 8, string("lora")), ("adapter.lora.alpha", 6, struct.pack("<f", alpha))]
+        listed, data = [], b""
+        for tensor, dims in tensors:
+            listed.append((tensor, dims, 0, len(data)))
+            data += struct.pack("<f", 0.25) * int(np.prod(dims))
+            data += b"\0" * (-len(data) % 32)
+        put("lora_adapter", name + ".bin", b"\0" + gguf_bytes(metadata, listed, data))
+
+    form("gguf", ("blk.0.attn_q.weight.lora_a", [16, 2]), ("blk.0.attn_q.weight.lora_b", [2, 16]))
+    form("gguf_experts", ("blk.0.ffn_up_exps.weight.lora_a", [16, 2, 2]), ("blk.0.ffn_up_exps.weight.lora_b", [2, 8, 2]))
+    form("gguf_rank_0", ("blk.0.attn_q.weight.lora_a", [16]), ("blk.0.attn_q.weight.lora_b", [16]))
+    form("gguf_nan", ("blk.0.attn_q.weight.lora_a", [16, 2]), ("blk.0.attn_q.weight.lora_b", [2, 16]), alpha=float("nan"))
+
+
 def make_llama2c():
     dim, hidden, layers, heads, kv_heads, vocab, length = config = (4, 4, 1, 2, 1, 3, 2)
     kv = dim // heads * kv_heads
@@ -305,3 +342,4 @@ if __name__ == "__main__":
     make_pnnx_expression()
     make_published()
     make_scheduler()
+    make_lora_adapter()

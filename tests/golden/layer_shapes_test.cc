@@ -43,8 +43,8 @@ class LayerShapes : public ::testing::TestWithParam<const char*> {
     auto states = StateCache::Make(model->config().recurrent, 0, CpuAllocator());
     EXPECT_TRUE(kv && states);
     return EngineInternals::Make(
-        std::make_unique<CpuRunner>(std::move(pool), std::make_shared<const Model>(std::move(*model)),
-                                    std::move(*kv), kv_type, 200, std::move(*states)),
+        std::make_unique<CpuRunner>(MakeWholeRank(std::move(pool), std::move(*model), std::move(*kv), kv_type,
+                                                  200, std::move(*states))),
         options);
   }
   Answers Alone(DType kv_type, const std::vector<Request>& requests) const {

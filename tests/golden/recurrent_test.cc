@@ -38,8 +38,8 @@ std::unique_ptr<CpuRunner> RunnerOf(const std::string& name, const Room& room,
   auto kv = KvCache::Make(model->config(), DType::kF32, room.blocks, CpuAllocator(), room.host_blocks);
   auto states = StateCache::Make(model->config().recurrent, room.states, CpuAllocator());
   EXPECT_TRUE(kv && states);
-  return std::make_unique<CpuRunner>(std::move(pool), std::make_shared<const Model>(std::move(*model)),
-                                     std::move(*kv), DType::kF32, 200, std::move(*states));
+  return std::make_unique<CpuRunner>(MakeWholeRank(std::move(pool), std::move(*model), std::move(*kv),
+                                                   DType::kF32, 200, std::move(*states)));
 }
 
 std::unique_ptr<Engine> MakeEngine(const std::string& name, const Room& room, const EngineOptions& options,

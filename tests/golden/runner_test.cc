@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
+#include <vector>
 
 #include "base/device.h"
 #include "engine/runners/make_runner.h"
@@ -13,15 +15,19 @@
 namespace celer {
 namespace {
 
-class RunnerTest : public ::testing::TestWithParam<DeviceOptions> {
+// One device, or several that share the layers.
+using Devices = std::vector<DeviceOptions>;
+
+class RunnerTest : public ::testing::TestWithParam<Devices> {
  protected:
   void SetUp() override {
-    if (GetParam().kind == DeviceOptions::Kind::kCuda && CudaDeviceCount() == 0)
-      GTEST_SKIP() << "no CUDA device";
+    const bool cuda = std::count(GetParam().begin(), GetParam().end(), DeviceOptions::Cuda()) > 0;
+    if (cuda && CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device";
   }
   static std::unique_ptr<Runner> Make() {
-    auto runner = MakeRunner({.model = kGoldenModel, .device = GetParam(), .context = 128, .sequences = 4},
-                             /*kv_host_blocks=*/8);
+    EngineOptions options = {.model = kGoldenModel, .device = GetParam()[0], .context = 128, .sequences = 4};
+    if (GetParam().size() > 1) options.placement.devices = GetParam();
+    auto runner = MakeRunner(options, /*kv_host_blocks=*/8);
     if (!runner) ADD_FAILURE() << runner.error().message();
     return runner ? std::move(*runner) : nullptr;
   }
@@ -194,9 +200,17 @@ TEST_P(RunnerTest, BlocksMoveInOrderWithTheSteps) {
   EXPECT_EQ(output->choices.at(0).token, expected[1]);
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, RunnerTest, ::testing::Values(DeviceOptions(), DeviceOptions::Cuda()),
-                         [](const auto& device) {
-                           return std::string(device.param == DeviceOptions() ? "Cpu" : "Cuda");
+INSTANTIATE_TEST_SUITE_P(Devices, RunnerTest,
+                         ::testing::Values(Devices{DeviceOptions()}, Devices{DeviceOptions::Cuda()},
+                                           Devices{DeviceOptions(), DeviceOptions()},
+                                           Devices{DeviceOptions(), DeviceOptions::Cuda()},
+                                           Devices{DeviceOptions::Cuda(), DeviceOptions::Cuda()},
+                                           Devices{DeviceOptions::Cuda(), DeviceOptions()}),
+                         [](const auto& devices) {
+                           std::string name;
+                           for (const DeviceOptions& device : devices.param)
+                             name += device == DeviceOptions() ? "Cpu" : "Cuda";
+                           return name;
                          });
 
 }  // namespace

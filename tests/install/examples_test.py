@@ -6,6 +6,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -94,6 +95,33 @@ class Installed(unittest.TestCase):
         refused = run(self.examples / "structured", self.model, "x", '{"type": "thing"}', check=False)
         self.assertEqual(refused.returncode, 1)
         self.assertIn("#/type", refused.stderr)
+
+    def test_quantize(self):
+        """As the command: the same bytes, and the same perplexity."""
+        source, text = self.work / "f16.gguf", self.work / "text.txt"
+        run(CELER, "synth", "smollm2-135m", "--weights", "f16", "--layers", 2, "--hidden", 64, "--intermediate", 128,
+            "--vocab", 512, "--heads", 2, "--kv-heads", 1, "--head-dim", 32, "-o", source)
+        text.write_text("The quick brown fox jumps over the lazy dog. " * 60)
+        ours, theirs = self.work / "ours.gguf", self.work / "theirs.gguf"
+        said = run(self.examples / "quantize", source, ours, "q4_0", text).stdout
+        self.assertIn("writing: done", said)
+        run(CELER, "quantize", source, "-o", theirs, "--weights", "q4_0", "--calibration", text, "--window", 128, "--samples", 1 << 20)
+        self.assertEqual(ours.read_bytes(), theirs.read_bytes())
+        found = json.loads(run(CELER, "ppl", ours, text, "--window", 128, "--json", "--device", "cpu").stdout)
+        self.assertIn(f"ours.gguf: perplexity {found['perplexity']:.3f} +- {found['error']:.3f}", said)
+        again = run(self.examples / "quantize", source, ours, "q4_0", text, check=False)
+        self.assertEqual(again.returncode, 1)
+        self.assertIn("is there already", again.stderr)
+        self.assertIn("q4_00", run(self.examples / "quantize", source, self.work / "no.gguf", "q4_00", text, check=False).stderr)
+
+    def test_quantize_network(self):
+        network, out = ROOT / "tests/golden/networks/mixed.onnx", self.work / "int8.onnx"
+        said = run(self.examples / "quantize_network", network, out).stdout
+        layers, candidates = re.match(r"(\d+) of (\d+) layers as integers; constants \d+ bytes, were \d+\n", said).groups()
+        self.assertGreater(int(layers), 0)
+        self.assertLessEqual(int(layers), int(candidates))
+        self.assertIn("the largest is", run(self.examples / "graph", out, 0.5).stdout)
+        self.assertIn("is there already", run(self.examples / "quantize_network", network, out, check=False).stderr)
 
     def test_graph(self):
         network = ROOT / "tests/golden/networks/mixed.onnx"

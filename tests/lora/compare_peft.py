@@ -188,7 +188,7 @@ def sentence(text, folder):
     text = text.strip().removeprefix("error: ")
     assert "\n" not in text and len(text) > 20, text
     text = text.replace(str(folder), "")
-    return re.sub(r"'[^']*(layers|h|blocks)\.\d+[^']*'", "'...'", text)[:160]
+    return re.sub(r"\b(layers|h|blocks)\.\d+", r"\1.N", text)[:200]
 
 
 class Tally:

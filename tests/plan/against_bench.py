@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """What celer plan predicts for this machine beside what celer bench --serve-trace measures on it: throughput, and p50 and p90 of TTFT
-and TPOT, of three loads. For an idle machine: it does nothing where the load average is above --most-busy.
+and TPOT, of several loads. For an idle machine: it does nothing where the load average is above --most-busy.
 
 usage: against_bench.py CELER [MODEL] [--runs 3] [--most-busy 1.2] [--json FILE]
+       against_bench.py CELER random:llama-3.1-8b --gpu h200 --traces conv.csv:0.4 conv.csv:0.7 code.csv:0.6 --seconds 20
 """
 import argparse
+import csv
+import datetime
 import json
 import os
 import pathlib
@@ -22,22 +25,37 @@ FIGURES = ["output_tokens_per_s", "ttft_p50", "ttft_p90", "tpot_p50", "tpot_p90"
 def run(celer, *args):
     done = subprocess.run([celer, *map(str, args), "--json"], capture_output=True, text=True)
     if done.returncode != 0:
-        sys.exit(f"celer {args}: {done.stderr}")
+        sys.exit(f"celer {' '.join(map(str, args))}: {done.stderr}")
     return json.loads(done.stdout)
 
 
-def write_trace(path, rate, prompts, outputs, count=80, seed=1):
+def at_random(prompts, outputs, count, seed=1):
+    """Requests that come at random, one a second on average: arrival, tokens in, tokens out."""
     random.seed(seed)
-    now, lines = 0.0, []
+    now, rows = 0.0, []
     for _ in range(count):
-        lines.append(json.dumps({"timestamp": round(1000 * now), "input_length": random.randint(*prompts),
-                                 "output_length": random.randint(*outputs)}))
-        now += random.expovariate(rate)
-    path.write_text("\n".join(lines) + "\n")
+        rows.append((now, random.randint(*prompts), random.randint(*outputs)))
+        now += random.expovariate(1)
+    return rows
 
 
-def predicted(celer, model, trace):
-    row = run(celer, "plan", model, "--load", trace, "--machines", "this", "--count", 1, "--kv", "f16", "--chunk", 512)["rows"][0]
+def from_azure(path, longest):
+    """All requests of Azure's CSV that fit, from the first on."""
+    with open(path, newline="") as file:
+        rows = [(datetime.datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp(), int(row["ContextTokens"]), int(row["GeneratedTokens"]))
+                for row in csv.DictReader(file)]
+    return [(at - rows[0][0], prompt, max(1, output)) for at, prompt, output in rows if prompt + output <= longest]
+
+
+def write_trace(path, rows, rate):
+    """The same requests, `rate` a second on average."""
+    scale = (len(rows) - 1) / (rows[-1][0] - rows[0][0]) / rate
+    path.write_text("".join(json.dumps({"timestamp": round(1000 * at * scale, 3), "input_length": prompt, "output_length": output}) + "\n"
+                            for at, prompt, output in rows))
+
+
+def predicted(args, trace):
+    row = run(args.celer, "plan", args.model, "--load", trace, "--machines", "this", "--count", 1, "--kv", "f16", "--chunk", args.chunk)["rows"][0]
     checked = row["checked"]
     if not checked:
         sys.exit(f"the plan did not simulate this machine: {row['why_not']}")
@@ -45,11 +63,33 @@ def predicted(celer, model, trace):
             checked["tpot_s"]["p90"]]
 
 
-def measured(celer, model, trace):
-    answer = run(celer, "bench", model, "--serve-trace", trace, "--kv", "f16", "--chunk", 512, "--mixed-chunk", 512)
-    one = answer["result"]
+def measured(args, trace):
+    one = run(args.celer, "bench", args.model, "--serve-trace", trace, "--kv", "f16", "--chunk", args.chunk, "--mixed-chunk", args.chunk)["result"]
     ttft, gap = one["ttft_s"], one["per_output_token_s"]
     return [one["output_tokens_per_s"], ttft["p50"], ttft["p90"], gap["p50"], gap["p90"]]
+
+
+def holds(args, rows):
+    """Requests of these lengths that the machine takes at all, by estimate."""
+    prompt, output = (round(statistics.mean(row[i] for row in rows)) for i in (1, 2))
+    model = args.model.removeprefix("random:") if args.gpu else args.model
+    weights = ["--weights", "bf16"] if args.gpu else []
+    return run(args.celer, "plan", model, "--prompt", prompt, "--output", output, "--machines", args.gpu or "this", "--kv", "f16", "--chunk",
+               args.chunk, "--no-simulation", *weights)["rows"][0]["rate_at_most"]
+
+
+def loads(args):
+    """Name, requests, and how many of them a second."""
+    if not args.traces:
+        for name, share, prompts, outputs in LOADS:
+            rows = at_random(prompts, outputs, args.requests)
+            yield name, rows, share * holds(args, rows)
+        return
+    for trace in args.traces:
+        path, share = trace.rsplit(":", 1)
+        rows = from_azure(path, args.longest)
+        rate = float(share) * holds(args, rows)
+        yield f"{pathlib.Path(path).stem[-4:]} {share}", rows[:max(100, round(args.seconds * rate))], rate
 
 
 def main():
@@ -57,6 +97,12 @@ def main():
     parser.add_argument("celer")
     parser.add_argument("model", nargs="?", default="smollm2")
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--requests", type=int, default=80, help="of each load at random")
+    parser.add_argument("--chunk", type=int, default=512)
+    parser.add_argument("--gpu", default="", help="the name of this machine's GPU in celer plan --list")
+    parser.add_argument("--traces", nargs="+", default=[], metavar="CSV:SHARE", help="Azure's, at so much of what the machine takes")
+    parser.add_argument("--seconds", type=float, default=20, help="of each trace")
+    parser.add_argument("--longest", type=int, default=4096, help="tokens of a request of a trace; longer ones are left out")
     parser.add_argument("--most-busy", type=float, default=1.2)
     parser.add_argument("--within", type=float, default=0.15)
     parser.add_argument("--json", type=pathlib.Path)
@@ -66,22 +112,17 @@ def main():
         return 77
     wrong, table = 0, []
     with tempfile.TemporaryDirectory() as folder:
-        holds = {}
-        for name, share, prompts, outputs in LOADS:
-            means = (sum(prompts) // 2, sum(outputs) // 2)
-            if means not in holds:
-                row = run(args.celer, "plan", args.model, "--prompt", means[0], "--output", means[1], "--machines", "this", "--kv", "f16",
-                          "--chunk", 512, "--no-simulation")["rows"][0]
-                holds[means] = row["rate_at_most"]
+        for name, rows, rate in loads(args):
             trace = pathlib.Path(folder) / "trace.jsonl"
-            write_trace(trace, share * holds[means], prompts, outputs)
-            both = [[statistics.median(values) for values in zip(*(ask(args.celer, args.model, trace) for _ in range(args.runs)))]
+            write_trace(trace, rows, rate)
+            both = [[statistics.median(values) for values in zip(*(ask(args, trace) for _ in range(args.runs)))]
                     for ask in (predicted, measured)]
+            print(f"{name}: {len(rows)} requests, {rate:.3g} a second", flush=True)
             for figure, plan, bench in zip(FIGURES, *both):
                 error = plan / bench - 1
                 wrong += abs(error) > args.within
-                table.append({"load": name, "figure": figure, "predicted": plan, "measured": bench, "error": error})
-                print(f"{name:14} {figure:20} {plan:10.4g} {bench:10.4g} {100 * error:+6.1f} %")
+                table.append({"load": name, "rate": rate, "figure": figure, "predicted": plan, "measured": bench, "error": error})
+                print(f"{name:14} {figure:20} {plan:10.4g} {bench:10.4g} {100 * error:+6.1f} %", flush=True)
     if args.json:
         args.json.write_text(json.dumps(table, indent=1))
     print(f"{wrong} of {len(table)} figures are off by more than {100 * args.within:.0f} %")

@@ -1,5 +1,5 @@
 """LLM, LLMEngine, SamplingParams and celer.load, on a small model with random weights."""
-import gc
+import contextlib
 import os
 import pickle
 import signal
@@ -202,6 +202,13 @@ class Generate(tiny.Case):
         self.assertEqual(after["requests"], after["finished"])
         self.assertGreater(after["requests"], before["requests"])
 
+    def test_ranks_that_share_every_layer(self):
+        with contextlib.closing(make_llm(tensor_parallel_size=2, threads=2, device="cpu")) as two:
+            outputs = two.generate(["hello", "x"], GREEDY, use_tqdm=False)
+        # Sums are added in another order: in the end tokens that are nearly as likely may differ.
+        self.assertEqual([one.outputs[0].token_ids[:6] for one in outputs],
+                         [self.run_one(text).outputs[0].token_ids[:6] for text in ("hello", "x")])
+
     def test_bad_arguments(self):
         generate = lambda prompts="x", **params: self.llm.generate(prompts, SamplingParams(**params), use_tqdm=False)  # noqa: E731
         path = tiny.model()
@@ -209,7 +216,10 @@ class Generate(tiny.Case):
             (TypeError, "max_model_len", lambda: LLM(path, max_modellen=3)),
             (TypeError, "it has", lambda: LLM(path, zzz=3)),
             (FileNotFoundError, "no such file", lambda: LLM("/no/such/model")),
-            (NotImplementedError, "one device", lambda: LLM(path, tensor_parallel_size=2)),
+            (NotImplementedError, "one engine", lambda: LLM(path, pipeline_parallel_size=2)),
+            (ValueError, "sizes that work", lambda: LLM(path, tensor_parallel_size=3, device="cpu")),
+            (ValueError, "tensor_parallel_size", lambda: LLM(path, tensor_parallel_size=0)),
+            (ValueError, "tensor_parallel_size", lambda: LLM(path, tensor_parallel_size=65)),
             (ValueError, "max_cpu_loras", lambda: LLM(path, enable_lora=True, max_loras=4, max_cpu_loras=2)),
             (ValueError, "max_lora_rank", lambda: LLM(path, enable_lora=True, max_lora_rank=0)),
             (ValueError, "dtype", lambda: LLM(path, dtype="float7")),
@@ -343,8 +353,7 @@ class Own(tiny.Case):
             elif leave == "with":
                 with answer:
                     pass
-            del answer
-            gc.collect()
+            del answer  # no gc.collect(): nothing refers to itself
             self.model.generate("x", max_tokens=1).text
             stats = self.model.stats
             self.assertEqual((leave, stats["running"], stats["kv_blocks_used"]), (leave, 0, 0))

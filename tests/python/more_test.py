@@ -12,7 +12,7 @@ import urllib.request
 import tiny
 
 import celer
-from celer import AsyncLLM, RequestOutputKind, SamplingParams
+from celer import AsyncLLM, BeamSearchParams, PoolingParams, RequestOutputKind, SamplingParams
 
 
 class Async(unittest.IsolatedAsyncioTestCase):
@@ -48,6 +48,19 @@ class Async(unittest.IsolatedAsyncioTestCase):
         async for output in self.llm.chat("hello", SamplingParams(max_tokens=3, temperature=0), "c"):
             pass
         self.assertTrue(output.finished)
+
+    async def test_embeddings_and_beams(self):
+        (one,) = [output async for output in self.llm.encode("hello", None, "e")]
+        (short,) = [output async for output in self.llm.encode("hello", PoolingParams(dimensions=16), "e")]
+        self.assertEqual((one.request_id, one.outputs.hidden_size, short.outputs.hidden_size), ("e", 64, 16))
+        self.assertAlmostEqual(sum(x * x for x in one.outputs.embedding), 1, places=5)
+        (found,) = [output async for output in self.llm.beam_search("hello", "b", BeamSearchParams(beam_width=3, max_tokens=5, ignore_eos=True))]
+        sums = [beam.cum_logprob for beam in found.sequences]
+        self.assertEqual((len(sums), sums), (3, sorted(sums, reverse=True)))
+        with self.assertRaisesRegex(TypeError, "PoolingParams"):
+            await anext(self.llm.encode("hello", {"dimensions": 3}, "e"))
+        with self.assertRaisesRegex(ValueError, "600"):
+            await anext(self.llm.encode([600], None, "e"))
 
     async def settled(self):
         for _ in range(500):

@@ -74,6 +74,9 @@ class Package(unittest.TestCase):
         # Networks that `celer pull` fetched are in the user's cache.
         self.run_tests("session_networks_test.py", CELER_CACHE=os.environ.get("CELER_CACHE"), more=["--all"] if NETWORKS else [])
 
+    def test_misuse(self):
+        self.run_tests("misuse_test.py")
+
     def test_all_else(self):
         self.run_tests("more_test.py")
 

@@ -17,11 +17,11 @@ def celer_command(*args, **options):
     return subprocess.run([sys.executable, "-m", "celer", *map(str, args)], capture_output=True, text=True, timeout=300, **options)
 
 
-def model(name="tiny", layers=2, hidden=64, intermediate=96):
+def model(name="tiny", layers=2, hidden=64, intermediate=96, heads=4, kv_heads=2, head_dim=32):
     path = pathlib.Path(FOLDER.name) / f"{name}.gguf"
     if not path.exists():
         celer_command("synth", "llama-3.1-8b", "--weights", "q8_0", "-o", path, "--layers", layers, "--hidden", hidden, "--intermediate",
-                      intermediate, "--vocab", 600, "--heads", 4, "--kv-heads", 2, "--head-dim", 32, check=True)
+                      intermediate, "--vocab", 600, "--heads", heads, "--kv-heads", kv_heads, "--head-dim", head_dim, check=True)
     return str(path)
 
 

@@ -92,16 +92,26 @@ class Answer:
     retry_after: str = ""
 
 
-def stream_chat(url, messages, request_id, max_tokens=8, on_first=None, **params):
-    """One streamed answer; never raises: `error` says what went wrong."""
+def _ask(url, path, body, request_id):
+    """A connection, and the answer so far."""
     place = urllib.parse.urlsplit(url)
-    body = {"messages": messages, "max_tokens": max_tokens, "temperature": 0, "stream": True,
-            "stream_options": {"include_usage": True}, **params}
-    answer = Answer(0, request_id)
     connection = http.client.HTTPConnection(place.hostname, place.port, timeout=300)
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json", "X-Request-Id": request_id})
+    return connection
+
+
+def _text_of(choice):
+    """Of a conversation's answer or a completion, of a whole one or of a chunk."""
+    if "text" in choice:
+        return choice["text"]
+    return choice.get("delta", choice.get("message", {})).get("content") or ""
+
+
+def _streamed(url, path, body, request_id, on_first=None):
+    """One streamed answer; never raises: `error` says what went wrong."""
+    answer, connection = Answer(0, request_id), None
     try:
-        connection.request("POST", "/v1/chat/completions", json.dumps(body),
-                           {"Content-Type": "application/json", "X-Request-Id": request_id})
+        connection = _ask(url, path, {**body, "stream": True, "stream_options": {"include_usage": True}}, request_id)
         response = connection.getresponse()
         answer.status, answer.retry_after = response.status, response.headers.get("Retry-After", "")
         if response.status != 200:
@@ -118,7 +128,7 @@ def stream_chat(url, messages, request_id, max_tokens=8, on_first=None, **params
                 answer.error = f"error frame: {frame['error']}"
                 continue
             for choice in frame.get("choices", []):
-                answer.text += choice["delta"].get("content") or ""
+                answer.text += _text_of(choice)
                 answer.finish = choice.get("finish_reason") or answer.finish
                 if on_first and answer.text:
                     on_first()
@@ -131,33 +141,51 @@ def stream_chat(url, messages, request_id, max_tokens=8, on_first=None, **params
     except (OSError, http.client.HTTPException, ValueError) as error:
         answer.error = f"{type(error).__name__}: {error}"
     finally:
-        connection.close()
+        if connection:
+            connection.close()
     return answer
 
 
-def whole_chat(url, messages, request_id, max_tokens=8, **params):
+def _whole(url, path, body, request_id):
     """The same, not streamed."""
-    place = urllib.parse.urlsplit(url)
-    answer = Answer(0, request_id)
-    connection = http.client.HTTPConnection(place.hostname, place.port, timeout=300)
+    answer, connection = Answer(0, request_id), None
     try:
-        connection.request("POST", "/v1/chat/completions", json.dumps({"messages": messages, "max_tokens": max_tokens, "temperature": 0, **params}),
-                           {"Content-Type": "application/json", "X-Request-Id": request_id})
+        connection = _ask(url, path, body, request_id)
         response = connection.getresponse()
         answer.status, answer.retry_after = response.status, response.headers.get("Retry-After", "")
         data = response.read()
         if response.status != 200:
             answer.error = f"status {response.status}: {data[:300]!r}"
             return answer
-        body = json.loads(data)
-        choice, usage = body["choices"][0], body["usage"]
-        answer.text, answer.finish, answer.done = choice["message"]["content"] or "", choice["finish_reason"], True
+        read = json.loads(data)
+        choice, usage = read["choices"][0], read["usage"]
+        answer.text, answer.finish, answer.done = _text_of(choice), choice["finish_reason"], True
         answer.prompt_tokens, answer.cached_tokens = usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
     except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
         answer.error = f"{type(error).__name__}: {error}"
     finally:
-        connection.close()
+        if connection:
+            connection.close()
     return answer
+
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+
+def stream_chat(url, messages, request_id, max_tokens=8, on_first=None, **params):
+    return _streamed(url, CHAT, {"messages": messages, "max_tokens": max_tokens, "temperature": 0, **params}, request_id, on_first)
+
+
+def whole_chat(url, messages, request_id, max_tokens=8, **params):
+    return _whole(url, CHAT, {"messages": messages, "max_tokens": max_tokens, "temperature": 0, **params}, request_id)
+
+
+def stream_completion(url, prompt, request_id, max_tokens=4, **params):
+    return _streamed(url, COMPLETIONS, {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **params}, request_id)
+
+
+def whole_completion(url, prompt, request_id, max_tokens=4, **params):
+    return _whole(url, COMPLETIONS, {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **params}, request_id)
 
 
 class Conversation:

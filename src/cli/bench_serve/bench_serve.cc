@@ -144,7 +144,7 @@ Status Measure(const ServeFlags& flags, ServeReport* report,
   comparison.step_errors = FitErrors(StepTime(cost, report->machine, comparison.efficiency), steps);
   comparison.steps = std::move(steps);
   const SimulatedEngine made =
-      SimulateEngine(*engine, config, report->machine, comparison.efficiency, options);
+      SimulateEngine(*engine, config, report->machine, comparison.efficiency, options, comparison.steps);
   SimulatedClock virtual_clock(*made.runner);
   CELER_ASSIGN(comparison.simulated,
                Play({*made.engine, virtual_clock, cost}, *report, "simulating", progress));

@@ -164,10 +164,10 @@ Json ServeJson(const ServeReport& r) {
                           {"simulated", RunJson(c.simulated, r.target)}};
     json["comparison"]["steps"] = Json::array();
     for (size_t i = 0; i < c.steps.size(); ++i) {
-      const SliceShape& first = c.steps[i].slices.front();
+      const SliceShape& last = c.steps[i].slices.back();  // the prompt of a mixed step
       json["comparison"]["steps"].push_back({{"sequences", c.steps[i].slices.size()},
-                                             {"tokens", first.tokens},
-                                             {"position", first.position},
+                                             {"tokens", last.tokens},
+                                             {"position", last.position},
                                              {"seconds", c.steps[i].seconds},
                                              {"error", c.step_errors[i]}});
     }

@@ -24,13 +24,14 @@
 #include "base/check.h"
 #include "base/device.h"
 #include "base/log.h"
+#include "celer/eval.h"
 #include "cli/bench/report.h"
 #include "cli/shared/command.h"
 #include "cli/shared/commands.h"
 #include "cli/shared/interrupt.h"
 #include "cli/shared/operators.h"
+#include "cli/shared/parallel_flags.h"
 #include "cli/text/generate_flags.h"
-#include "cli/text/text_windows.h"
 #include "device/variant.h"
 #include "io/file/atomic_file.h"
 #include "io/json/json.h"
@@ -103,6 +104,7 @@ Result<Json> Measure(EvalFlags flags, const Choice& choice, const std::string& t
   if (exact) {
     ForceVariants(kExactVariants);
     engine.device = {};
+    engine.parallel = {};
   } else if (choice.kernels != kDefault) {
     ForceVariants("matmul:" + choice.kernels);
   }
@@ -134,7 +136,7 @@ Result<Json> Measure(EvalFlags flags, const Choice& choice, const std::string& t
       surprise -= row[static_cast<size_t>(window[i])];
       kept = first ? base.Append(row) : base.Read(rows, reference);
       ++rows;
-      if (!first) divergence.Add(Compare(reference, row));
+      if (!first) divergence.Add(CompareDistributions(reference, row));
     };
     CELER_RETURN_IF_ERROR(model.engine->VisitLogits(window, cut.First(w), visit));
     if (!kept) return kept.error();
@@ -408,6 +410,7 @@ int EvalCommand(const std::vector<std::string>& args) {
   app.add_option("--windows", flags.windows, "windows at most (0: the whole text)");
   AddParsed(app, "--device", &flags.model.options.engine.device, DeviceOptions::Parse, "cpu, cuda or cuda:N",
             "cpu");
+  AddTensorParallelFlag(app, &flags.model.options.engine.parallel);
   app.add_option("--threads", flags.model.options.engine.threads, "threads (0: as many as there are cores)");
   app.add_option("--tokenizer", flags.model.options.tokenizer,
                  "tokenizer file or folder, if not the model's own");

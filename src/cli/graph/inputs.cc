@@ -315,10 +315,15 @@ Result<NpyArray> AsFloatsOf(const GraphPort& port, NpyArray array, const std::st
   return out;
 }
 
-Result<NpyArray> PictureInput(const GraphPort& port, const PictureFlags& flags, const fs::path& path) {
+Result<NpyArray> PictureInput(const GraphPort& port, const PictureFlags& flags, Picture picture) {
   Placed placed;
-  CELER_ASSIGN(placed.picture, ReadPicture(path));
+  placed.picture = std::move(picture);
   return FromPicture(port, flags, &placed);
+}
+
+Result<NpyArray> PictureInput(const GraphPort& port, const PictureFlags& flags, const fs::path& path) {
+  CELER_ASSIGN(Picture picture, ReadPicture(path));
+  return PictureInput(port, flags, std::move(picture));
 }
 
 void AddInputFlags(CLI::App& app, InputFlags* flags) {

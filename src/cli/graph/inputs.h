@@ -58,7 +58,8 @@ Result<Inputs> ReadInputs(const std::vector<GraphPort>& ports, const InputFlags&
 // of range. Other types stay as they are, and the session rejects them.
 Result<NpyArray> AsFloatsOf(const GraphPort& port, NpyArray array, const std::string& source);
 
-// A picture from a file as this input wants it.
+// A picture as this input wants it.
+Result<NpyArray> PictureInput(const GraphPort& port, const PictureFlags& flags, Picture picture);
 Result<NpyArray> PictureInput(const GraphPort& port, const PictureFlags& flags,
                               const std::filesystem::path& path);
 

@@ -125,6 +125,36 @@ Json SpeculationJson(const LimitsRequest& r) {
           {"steps", setups}};
 }
 
+Json SplitJson(const LimitsRequest& r) {
+  const LimitsRequest::Split& split = *r.split;
+  Json setups = Json::object();
+  for (const LlmSetup& setup : r.setups) {
+    Json steps = Json::array();
+    for (const int64_t context : r.contexts) {
+      const auto limit =
+          SplitDecode(r.shape, split.gpu, split.host, setup,
+                      {.context = context, .gpu_layers = split.gpu_layers, .cpu_experts = split.cpu_experts});
+      if (!limit) {
+        steps.push_back({{"context", context}, {"fits", false}});
+        continue;
+      }
+      steps.push_back({{"context", context},
+                       {"fits", true},
+                       {"gpu_layers", limit->gpu_layers},
+                       {"gpu_memory_bytes", limit->resident},
+                       {"gpu_bytes", limit->gpu_bytes},
+                       {"gpu_ms", 1e3 * limit->gpu_s},
+                       {"cpu_bytes", limit->cpu_bytes},
+                       {"cpu_ms", 1e3 * limit->cpu_s},
+                       {"tokens_per_s", static_cast<double>(setup.batch) / limit->seconds()}});
+    }
+    setups[SetupName(setup)] = steps;
+  }
+  return {{"gpu_memory_bytes", split.gpu.memory_bytes},
+          {"host", {{"name", split.host.name}, {"read_bytes_per_s", split.host.read_bytes_per_s}}},
+          {"steps", setups}};
+}
+
 }  // namespace
 
 Json LimitsJson(const LimitsRequest& r) {
@@ -164,6 +194,7 @@ Json LimitsJson(const LimitsRequest& r) {
   out["prefill"] = PrefillJson(r);
   out["decode"] = DecodeJson(r, r.shape);
   if (r.draft.depth > 0) out["speculation"] = SpeculationJson(r);
+  if (r.split) out["split"] = SplitJson(r);
   if (const auto other = OtherGrouping(r.shape)) {
     Json other_capacity = Json::object();
     for (const LlmSetup& setup : r.setups)

@@ -82,6 +82,14 @@ int LimitsCommand(const std::vector<std::string>& args) {
                  "what speculative decoding gains at best: drafted tokens of a step and the share that is "
                  "accepted, e.g. 4,0.7");
   app.add_option(
+      "--gpu-memory", options.gpu_memory,
+      "what may be taken of the machine, a GPU, such as 8GiB: layers that do not fit are on --host");
+  app.add_option("--gpu-layers", options.gpu_layers,
+                 "likewise: so many layers, the last ones, are on the GPU, or auto");
+  app.add_option("--cpu-experts", options.cpu_experts,
+                 "likewise: the experts of the first so many layers, or of all, are on --host");
+  app.add_option("--host", options.host, "the CPU of such a split: a built-in name or 'this', the default");
+  app.add_option(
       "--compute", options.compute,
       "arithmetic: auto (best of f32, f16, bf16 up to 16-bit weights, else f32), f32, f16, bf16, int8, fp8");
   app.add_option("--units", options.units, "si (default) or binary: M, B, GB/s and TFLOPS as powers of 1024");

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 
+#include "base/device.h"
 #include "base/result.h"
 #include "base/suggest.h"
+#include "celer/options.h"
 #include "cli/shared/resolve_model.h"
+#include "limits/measured_machine.h"
 #include "limits/quantity.h"
 
 namespace celer::cli {
@@ -53,6 +56,34 @@ Result<Units> ParseUnits(const std::string& text) {
   return Error::Invalid("--units '", text, "': must be si or binary", hint);
 }
 
+// What of the model is on a CPU beside `gpu`.
+Result<LimitsRequest::Split> MakeSplit(const LimitsOptions& o, const LlmShape& shape, const Machine& gpu,
+                                       Units units) {
+  LimitsRequest::Split split{.gpu = gpu, .host = {}};
+  if (!o.gpu_memory.empty()) {
+    CELER_ASSIGN(const double bytes, ParseBytes(o.gpu_memory, units, "--gpu-memory"));
+    split.gpu.memory_bytes = std::min(split.gpu.memory_bytes, bytes);
+  }
+  if (!o.gpu_layers.empty()) {
+    CELER_ASSIGN(const int64_t layers, ParseGpuLayers(o.gpu_layers));
+    if (layers > shape.layers)
+      return Error::Invalid("--gpu-layers ", layers, ": the model has ", shape.layers, " layers");
+    if (layers != PlacementOptions::kAuto) split.gpu_layers = layers;
+  }
+  if (!o.cpu_experts.empty()) {
+    if (shape.experts == 0) return Error::Invalid("--cpu-experts: the model is no mixture of experts");
+    CELER_ASSIGN(const int64_t layers, ParseCpuExperts(o.cpu_experts));
+    split.cpu_experts = layers == PlacementOptions::kAll ? shape.layers : std::min(layers, shape.layers);
+  }
+  if (o.host.empty() || o.host == "this") {
+    CELER_ASSIGN(split.host, LoadOrMeasureThisMachine(/*allow_measure=*/true, Device::Cpu()));
+  } else {
+    CELER_ASSIGN(const Machine preset, FindMachinePreset(o.host));
+    split.host = InUnits(preset, units);
+  }
+  return split;
+}
+
 }  // namespace
 
 Result<LimitsRequest> MakeLimitsRequest(const LimitsOptions& o) {
@@ -89,6 +120,12 @@ Result<LimitsRequest> MakeLimitsRequest(const LimitsOptions& o) {
   CELER_ASSIGN(r.shape, ResolveModel(o.model));
   CELER_ASSIGN(Machine machine, ResolveMachine(o.machine, r.units));
   r.machine = Together(std::move(machine), r.devices);
+  if (!o.gpu_memory.empty() || !o.gpu_layers.empty() || !o.cpu_experts.empty()) {
+    CELER_ASSIGN(r.split, MakeSplit(o, r.shape, r.machine, r.units));
+  } else if (!o.host.empty()) {
+    return Error::Invalid(
+        "--host is the CPU beside a GPU; it needs --gpu-memory, --gpu-layers or --cpu-experts");
+  }
   for (const LlmSetup& setup : r.setups) {
     if (PeakFlops(r.machine, setup)) continue;
     std::vector<std::string> known = {"auto"};

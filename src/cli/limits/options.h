@@ -14,7 +14,8 @@ struct LimitsOptions {
   MachineFlags machine;
   std::vector<std::string> weight_bits, kv_bits, prompts, contexts;  // empty = defaults
   std::string batch = "1", devices = "1";
-  std::string speculate;  // "4,0.7"; empty: none
+  std::string speculate;                                  // "4,0.7"; empty: none
+  std::string gpu_memory, gpu_layers, cpu_experts, host;  // of a split over a GPU and a CPU; empty: none
   std::string compute = "auto";
   std::string units = "si";
   std::string svg, html;

@@ -132,6 +132,39 @@ Table DecodeTable(const LimitsRequest& r) {
   return table;
 }
 
+// Of layers on a GPU and on a CPU.
+Table SplitTable(const LimitsRequest& r) {
+  const LimitsRequest::Split& split = *r.split;
+  Table table;
+  table.title =
+      fmt::format("Split: {} of {} at {}, and {} at {}", FormatBytes(split.gpu.memory_bytes, Units::kBinary),
+                  split.gpu.name, FormatBandwidth(split.gpu.read_bytes_per_s, r.units), split.host.name,
+                  FormatBandwidth(split.host.read_bytes_per_s, r.units));
+  table.header = {"",     "context",   "GPU layers", "GPU memory", "GPU reads",
+                  "time", "CPU reads", "time",       "step",       "tok/s"};
+  for (const LlmSetup& setup : r.setups)
+    for (const int64_t context : r.contexts) {
+      const auto limit =
+          SplitDecode(r.shape, split.gpu, split.host, setup,
+                      {.context = context, .gpu_layers = split.gpu_layers, .cpu_experts = split.cpu_experts});
+      std::vector<std::string> row = {SetupName(setup), FormatCount(context)};
+      if (limit)
+        row.insert(row.end(), {fmt::format("{} of {}", limit->gpu_layers, r.shape.layers),
+                               FormatBytes(limit->resident, r.units), FormatBytes(limit->gpu_bytes, r.units),
+                               FormatSeconds(limit->gpu_s), FormatBytes(limit->cpu_bytes, r.units),
+                               FormatSeconds(limit->cpu_s), FormatSeconds(limit->seconds()),
+                               RateText(static_cast<double>(setup.batch) / limit->seconds())});
+      else
+        row.insert(row.end(), {"does not fit", "-", "-", "-", "-", "-", "-", "-"});
+      table.rows.push_back(std::move(row));
+    }
+  table.notes = {
+      "Each side reads its part by turns, at its own bandwidth; crossings are not counted, nor is what the "
+      "engine takes "
+      "of the GPU's memory for itself (some hundred MiB)."};
+  return table;
+}
+
 // What sharing KV heads, narrower numbers and a batch do, each alone, against the first setup.
 Table EffectsTable(const LimitsRequest& r) {
   const int64_t context = r.contexts[r.contexts.size() / 2];
@@ -287,12 +320,17 @@ std::vector<Table> LimitsTables(const LimitsRequest& r) {
   std::vector<Table> tables = {MemoryTable(r), PrefillTable(r), TurningTable(r), DecodeTable(r),
                                EffectsTable(r)};
   if (r.draft.depth > 0) tables.push_back(SpeculationTable(r));
+  if (r.split) tables.push_back(SplitTable(r));
   return tables;
 }
 
 std::string LimitsText(const LimitsRequest& r, bool brief) {
   std::string out = FactsText(LimitsFacts(r));
-  const std::vector<Table> tables = brief ? std::vector{DecodeTable(r)} : LimitsTables(r);
+  std::vector<Table> tables = LimitsTables(r);
+  if (brief) {
+    tables = {DecodeTable(r)};
+    if (r.split) tables.push_back(SplitTable(r));
+  }
   for (const Table& table : tables) out += TableText(table, !brief);
   return out;
 }

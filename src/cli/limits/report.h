@@ -2,11 +2,13 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "celer/limits.h"
 #include "limits/speculation.h"
+#include "limits/split.h"
 #include "report/table.h"
 
 namespace celer::cli {
@@ -19,6 +21,13 @@ struct LimitsRequest {
   std::vector<int64_t> prompts, contexts;  // at least one each, ascending
   int64_t devices = 1;
   DraftAcceptance draft = {};  // depth 0: no speculation
+  // Layers, or experts, that the machine has no memory for are on a CPU.
+  struct Split {
+    Machine gpu, host;
+    std::optional<int64_t> gpu_layers = {};
+    int64_t cpu_experts = 0;
+  };
+  std::optional<Split> split = {};
 
   int64_t batch() const { return setups.front().batch; }
 };

@@ -18,6 +18,12 @@ namespace {
 constexpr double kMostPerSecond = 1e9;
 constexpr int64_t kMostTokens = int64_t{1} << 24, kMostReplicas = 1'000'000'000, kMostChunk = 65536;
 
+// "llama-3.1-8b" of "random:llama-3.1-8b", whose weights are made up on a GPU; "": it is no such model.
+std::string NameOfRandom(const std::string& model) {
+  constexpr std::string_view kRandom = "random:";
+  return model.starts_with(kRandom) ? model.substr(kRandom.size()) : "";
+}
+
 Result<PlanLoad> LoadOf(const PlanFlags& flags) {
   const std::string* described[] = {&flags.rate, &flags.prompt, &flags.output};
   if (!flags.load.empty()) {
@@ -61,17 +67,24 @@ Result<PlanTarget> TargetOf(const PlanFlags& flags) {
   return Error::Invalid("--percentile '", flags.percentile, "': must be 50, 90 or 99");
 }
 
-// Times steps of the model here, as celer bench --simulate this --compare does.
-Result<PlanMachine> TimedHere(const PlanFlags& flags, const std::filesystem::path& path,
+// Times steps of the model here, as celer bench --simulate this --compare does, with the chunk, the KV and the weights that
+// are asked for, where that is one of each.
+Result<PlanMachine> TimedHere(const PlanFlags& flags, const std::string& model, const DecoderConfig& config,
                               const std::function<void(const std::string&)>& progress) {
   EngineOptions options;
-  options.model = path.string();
+  options.model = model;
   options.device = DeviceOptions::Auto();
-  CELER_ASSIGN(const DecoderConfig config, LoadDecoderConfig(path));
-  options.context = std::min(config.max_positions, kMeasuredPositions);
+  if (flags.chunks.size() == 1) {
+    CELER_ASSIGN(options.chunk, ParseCount(flags.chunks.front(), kMostChunk, "--chunk"));
+  }
+  if (flags.kv.size() == 1) {
+    CELER_ASSIGN(options.kv, ParseKvType(flags.kv.front()));
+  }
   if (flags.weights.size() == 1) {
     CELER_ASSIGN(options.weights, WeightOptions::Parse(flags.weights.front()));
   }
+  options.mixed_chunk = options.chunk;  // as the load is played (plan/check.cc)
+  options.context = std::min(config.max_positions, std::max(kMeasuredPositions, 2 * options.chunk + 1));
   progress("loading the model");
   CELER_ASSIGN(const std::unique_ptr<Engine> engine, Engine::Load(options));
   PlanMachine here;
@@ -79,12 +92,13 @@ Result<PlanMachine> TimedHere(const PlanFlags& flags, const std::filesystem::pat
   CELER_ASSIGN(here.machine, MachineOf(engine->info(), /*allow_measure=*/true));
   progress("timing steps");
   CELER_RETURN_IF_ERROR(WarmUp(*engine));
-  CELER_ASSIGN(const std::vector<MeasuredStep> steps, MeasureSteps(*engine, options));
+  CELER_ASSIGN(std::vector<MeasuredStep> steps, MeasureSteps(*engine, options));
   const StepCost cost(config, [&](const StepShape& shape) { return engine->Work(shape); });
   FittedEfficiency fitted{.efficiency = FitEfficiency(cost, here.machine, steps),
                           .basis = std::to_string(steps.size()) + " kinds of steps, timed here",
                           .errors = {}};
   fitted.errors = FitErrors(StepTime(cost, here.machine, fitted.efficiency), steps);
+  fitted.timed = std::move(steps);
   here.cuda = !DeviceOf(engine->info()).is_cpu();
   here.timed = std::make_shared<const FittedEfficiency>(std::move(fitted));
   here.like = here.machine.name = "this";
@@ -93,9 +107,16 @@ Result<PlanMachine> TimedHere(const PlanFlags& flags, const std::filesystem::pat
 
 Result<PlanMachine> ThisMachine(const PlanFlags& flags,
                                 const std::function<void(const std::string&)>& progress) {
+  if (const std::string name = NameOfRandom(flags.model); !name.empty()) {
+    CELER_ASSIGN(const DecoderConfig config, FindConfigPreset(name));
+    return TimedHere(flags, flags.model, config, progress);
+  }
   if (!FindConfigPreset(flags.model)) {
     const auto path = ResolveModelPath(flags.model);
-    if (path && path->extension() != ".json") return TimedHere(flags, *path, progress);
+    if (path && path->extension() != ".json") {
+      CELER_ASSIGN(const DecoderConfig config, LoadDecoderConfig(*path));
+      return TimedHere(flags, path->string(), config, progress);
+    }
   }
   // Of a name alone nothing can be timed: the efficiency is that of a machine of its kind.
   PlanMachine here;
@@ -135,7 +156,9 @@ Result<std::vector<PlanMachine>> MachinesOf(const PlanFlags& flags,
 Result<std::vector<PlanWeights>> WeightsOf(const PlanFlags& flags) {
   std::vector<std::string> names = flags.weights;
   // A file is as it is; of a name every width is looked at.
-  if (names.empty())
+  if (names.empty() && !NameOfRandom(flags.model).empty())
+    names = {"bf16"};
+  else if (names.empty())
     names = FindConfigPreset(flags.model) || flags.model.ends_with(".json")
                 ? std::vector<std::string>{"bf16", "int8", "int4-g128"}
                 : std::vector<std::string>{"stored"};
@@ -224,7 +247,11 @@ Result<PlanQuery> MakePlanQuery(const PlanFlags& flags,
   PlanQuery query;
   if (flags.model.empty())
     return Error::Invalid("MODEL is missing; give a name from celer limits --list, or a path");
-  query.model = flags.model;
+  const std::string random = NameOfRandom(flags.model);
+  if (!random.empty() && flags.machines != std::vector<std::string>{"this"})
+    return Error::Invalid("MODEL ", flags.model,
+                          " is timed on this machine; add --machines this, or plan for ", random);
+  query.model = random.empty() ? flags.model : random;
   CELER_ASSIGN(query.load, LoadOf(flags));
   CELER_ASSIGN(query.target, TargetOf(flags));
   CELER_ASSIGN(query.weights, WeightsOf(flags));

@@ -2,14 +2,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cmath>
 #include <cstdio>
 
+#include "celer/eval.h"
 #include "cli/shared/command.h"
 #include "cli/shared/commands.h"
 #include "cli/shared/interrupt.h"
 #include "cli/text/generate_flags.h"
-#include "cli/text/text_windows.h"
 #include "device/variant.h"
 #include "io/json/json.h"
 #include "report/output.h"
@@ -26,24 +25,6 @@ struct PplFlags {
   bool exact = false;
   bool kv_given = false;
   bool json = false;
-};
-
-// Mean and its standard error of the negative log-likelihoods seen so far.
-struct Average {
-  double sum = 0, squares = 0;
-  int64_t count = 0;
-
-  void Add(float logprob) {
-    sum -= logprob;
-    squares += double{logprob} * logprob;
-    ++count;
-  }
-  double perplexity() const { return std::exp(sum / static_cast<double>(count)); }
-  double error() const {  // of the perplexity
-    const auto n = static_cast<double>(count);
-    const double variance = squares / n - (sum / n) * (sum / n);
-    return n > 1 && variance > 0 ? perplexity() * std::sqrt(variance / (n - 1)) : 0;
-  }
 };
 
 Result<int> Run(PplFlags& flags) {
@@ -66,36 +47,36 @@ Result<int> Run(PplFlags& flags) {
   }
   CELER_ASSIGN(TextModel model, flags.model.Load());
 
-  CELER_ASSIGN(const TextWindows cut,
-               TextWindows::Cut(model.prompter, text, flags.file, flags.window, flags.stride, flags.chunks));
-  const int64_t windows = cut.count();
-
   const InterruptGuard guard;
-  Average average;
-  int64_t done = 0;
-  for (; done < windows && !InterruptGuard::Pending(); ++done) {
-    CELER_ASSIGN(const std::vector<float> logprobs, model.engine->Score(cut.Tokens(done), cut.First(done)));
-    for (const float logprob : logprobs) average.Add(logprob);
-    if (isatty(STDERR_FILENO) || done % 20 == 0)
-      fmt::print(stderr, "\r{}/{} windows, perplexity {:.4f}  ", done + 1, windows, average.perplexity());
-  }
+  int64_t windows = 0;
+  const auto progress = [&windows](const Perplexity& so_far, int64_t all) {
+    windows = all;
+    if (isatty(STDERR_FILENO) || so_far.windows() % 20 == 1)
+      fmt::print(stderr, "\r{}/{} windows, perplexity {:.4f}  ", so_far.windows(), all, so_far.value());
+    return !InterruptGuard::Pending();
+  };
+  CELER_ASSIGN(const Perplexity found, MeasurePerplexity(*model.engine, model.prompter, text,
+                                                         {.window = flags.window,
+                                                          .stride = flags.stride,
+                                                          .at_most = flags.chunks,
+                                                          .name = flags.file,
+                                                          .progress = progress}));
   fmt::print(stderr, "\n");
-  if (average.count == 0) return InterruptGuard::ExitCode();
   if (flags.json) {
-    const nlohmann::ordered_json json = {{"perplexity", average.perplexity()},
-                                         {"error", average.error()},
-                                         {"tokens", average.count},
-                                         {"windows", done},
+    const nlohmann::ordered_json json = {{"perplexity", found.value()},
+                                         {"error", found.error()},
+                                         {"tokens", found.tokens()},
+                                         {"windows", found.windows()},
                                          {"window", flags.window},
                                          {"stride", flags.stride},
                                          {"method", flags.stride > 0 ? "strided" : "llama.cpp"}};
     fmt::print("{}\n", JsonText(json, 2));
   } else {
-    fmt::print("perplexity {:.4f} +- {:.4f} ({} tokens scored in {} windows of {}, {})\n",
-               average.perplexity(), average.error(), average.count, done, flags.window,
+    fmt::print("perplexity {:.4f} +- {:.4f} ({} tokens scored in {} windows of {}, {})\n", found.value(),
+               found.error(), found.tokens(), found.windows(), flags.window,
                flags.stride > 0 ? fmt::format("stride {}", flags.stride) : "llama.cpp's method");
   }
-  return done < windows ? InterruptGuard::ExitCode() : int{kOk};
+  return found.windows() < windows ? InterruptGuard::ExitCode() : int{kOk};
 }
 
 }  // namespace

@@ -131,8 +131,8 @@ class Command {
     const ptq::QuantizerPlan plan = quantizer_->PlanWithout(floats_);
     if (plan.empty()) return Error::Invalid("every layer stays float; there is nothing to write");
     CELER_ASSIGN(ptq::Inserted built, quantizer_->Build(plan));
-    report_.bytes_before = ConstantBytes(quantizer_->original().graph);
-    report_.bytes_after = ConstantBytes(built.network.graph);
+    report_.bytes_before = ptq::ConstantBytes(quantizer_->original().graph);
+    report_.bytes_after = ptq::ConstantBytes(built.network.graph);
     report_.floats = floats_;
     CELER_RETURN_IF_ERROR(Compare(plan, built));
     CELER_RETURN_IF_ERROR(Write(built.network));

@@ -94,17 +94,6 @@ std::string Number(double value) {
 
 }  // namespace
 
-int64_t ConstantBytes(const graph::Graph& graph) {
-  int64_t bytes = 0;
-  std::vector<bool> used(graph.values.size(), false);
-  for (const graph::Node& node : graph.nodes)
-    for (const graph::ValueId id : graph.Reads(node)) used[id] = true;
-  for (size_t v = 0; v < graph.values.size(); ++v)
-    if (used[v] && graph.values[v].constant)
-      bytes += static_cast<int64_t>(graph.values[v].constant->bytes.size());
-  return bytes;
-}
-
 std::string ExplainNetwork(const ptq::NetworkQuantizer& quantizer, const ptq::QuantizerPlan& plan,
                            const ptq::FloatLayers& floats) {
   const graph::Graph& graph = quantizer.network().graph;
@@ -137,7 +126,7 @@ std::string ExplainNetwork(const ptq::NetworkQuantizer& quantizer, const ptq::Qu
                           with.empty() ? "-" : fmt::format("{}", fmt::join(with, ", ")), weights, lost,
                           layer.quantize_output ? Name(quantizer.options().range.type) : "f32"});
   }
-  const int64_t before = ConstantBytes(graph);
+  const int64_t before = ptq::ConstantBytes(graph);
   std::string out = TableText(table).substr(1);
   if (dynamic)
     out += fmt::format("\n{} of {} layers; {} inputs of theirs are rounded as they come\n", table.rows.size(),

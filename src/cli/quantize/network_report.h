@@ -20,8 +20,6 @@ struct NetworkReport {
   ptq::FloatLayers floats = {};
 };
 
-int64_t ConstantBytes(const graph::Graph& graph);
-
 // The plan: layers, what is done in one kernel with them, what shares a grid, bytes, the least time before
 // and after by the limits of this machine, and the error to expect.
 std::string ExplainNetwork(const ptq::NetworkQuantizer& quantizer, const ptq::QuantizerPlan& plan,

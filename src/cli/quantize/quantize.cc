@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <set>
 #include <system_error>
@@ -21,8 +20,8 @@
 #include "cli/shared/interrupt.h"
 #include "engine/runners/find_device.h"
 #include "hub/model_path.h"
-#include "io/file/detect.h"
 #include "limits/quantity.h"
+#include "quantize/llm/job/job.h"
 #include "report/output.h"
 
 namespace celer::cli {
@@ -39,31 +38,10 @@ struct QuantizeFlags {
   bool explain = false, dequantized = false, force = false, verbose = false;
 };
 
-// The file's table of tensors, whatever the container.
-struct Source {
-  fs::path path;
-  bool gguf = false;
-  DecoderConfig config;
-  std::unique_ptr<TensorSource> tensors;
-};
-
 // Whether layers are run on a text, and so are its matrices one by one.
 bool Calibrates(const QuantizeFlags& flags, Method method) {
   return method != Method::kRtn || (!flags.text.file.empty() && flags.imatrix.empty()) ||
          flags.target_bpw > 0 || !flags.memory.empty();
-}
-
-Result<Source> OpenSource(const std::string& name, bool calibrates) {
-  Source source;
-  CELER_ASSIGN(source.path, ResolveModelPath(name));
-  CELER_ASSIGN(const FileKind kind, DetectFile(source.path));
-  if (kind != FileKind::kGguf && kind != FileKind::kHfDirectory)
-    return Error::Unsupported(source.path.string(), ": is a ", Name(kind),
-                              " file; a GGUF file or a Hugging Face folder can be quantized");
-  source.gguf = kind == FileKind::kGguf;
-  CELER_ASSIGN(source.config, LoadDecoderConfig(source.path));
-  CELER_ASSIGN(source.tensors, OpenForQuantize(source.path, calibrates));
-  return source;
 }
 
 Result<Recipe> MakeRecipe(const QuantizeFlags& flags, bool gguf) {
@@ -80,16 +58,7 @@ Result<Recipe> MakeRecipe(const QuantizeFlags& flags, bool gguf) {
   return recipe;
 }
 
-// A GGUF file becomes a GGUF file, a folder a folder.
-Status CheckContainer(const QuantizeFlags& flags, const Source& source) {
-  if ((fs::path(flags.output).extension() == ".gguf") == source.gguf) return {};
-  return Error::Unsupported(
-      flags.output, ": ", source.path.string(),
-      source.gguf ? " is a GGUF file, which becomes another one: give a name that ends with .gguf"
-                  : " is a folder, which becomes another one: give a name without .gguf");
-}
-
-Status CheckOutput(const QuantizeFlags& flags, const Source& source, const QuantizePlan& plan) {
+Status CheckOutput(const QuantizeFlags& flags, const QuantizeSource& source, const QuantizePlan& plan) {
   const fs::path out(flags.output);
   const bool gguf = source.gguf;
   if (gguf && plan.has_ints() && !flags.dequantized)
@@ -106,21 +75,8 @@ Status CheckOutput(const QuantizeFlags& flags, const Source& source, const Quant
   return {};
 }
 
-// A copy under another name is not what was asked for.
-Status CheckChanges(const Source& source, const QuantizePlan& plan) {
-  if (plan.changes_anything()) return {};
-  std::set<std::string> types;
-  for (const PlannedTensor& tensor : plan.tensors)
-    if (tensor.place.part != Part::kVector) types.insert(std::string(Name(tensor.dtype)));
-  return Error::Invalid(
-      source.path.string(), ": nothing would change: its matrices (",
-      fmt::format("{}", fmt::join(types, ", ")),
-      ") are in the formats that were asked for, or are kept; give other --weights, or copy "
-      "the model");
-}
-
 // Rounded values that are rounded again lose twice.
-void WarnRequantizing(const Source& source, const QuantizePlan& plan) {
+void WarnRequantizing(const QuantizeSource& source, const QuantizePlan& plan) {
   std::set<std::string> from;
   std::vector<std::string> decoded;
   int64_t count = 0;
@@ -143,12 +99,9 @@ void WarnRequantizing(const Source& source, const QuantizePlan& plan) {
               fmt::join(decoded, ", "));
 }
 
-Result<Model> LoadForCalibration(const Source& source) {
-  return Model::Load(source.path, {.pack = false}, DefaultThreadPool());
-}
-
 // --target-bpw and --memory: the plan's formats are chosen by what they cost.
-Status FitBudget(const QuantizeFlags& flags, const Source& source, const Recipe& recipe, QuantizePlan* plan) {
+Status FitBudget(const QuantizeFlags& flags, const QuantizeSource& source, const Recipe& recipe,
+                 QuantizePlan* plan) {
   CELER_ASSIGN(const std::optional<Budget> budget, ParseBudget(flags.target_bpw, flags.memory));
   if (!budget) {
     if (!flags.among.empty()) return Error::Invalid("--among goes with --target-bpw or --memory");
@@ -160,13 +113,13 @@ Status FitBudget(const QuantizeFlags& flags, const Source& source, const Recipe&
   // What cannot be met is refused before the model is loaded and measured.
   CELER_ASSIGN(std::vector<TensorPrices> formats,
                FormatsWithin(*budget, source.gguf, recipe, flags.among, *plan));
-  CELER_ASSIGN(const Model model, LoadForCalibration(source));
+  CELER_ASSIGN(const Model model, source.LoadForCalibration());
   return FitToBudget(model, *budget, std::move(formats), flags.text, plan);
 }
 
-Status CollectTo(const QuantizeFlags& flags, const Source& source) {
+Status CollectTo(const QuantizeFlags& flags, const QuantizeSource& source) {
   CELER_ASSIGN(const CalibrationText text, ReadCalibration(flags.text, source.path.string()));
-  CELER_ASSIGN(const Model model, LoadForCalibration(source));
+  CELER_ASSIGN(const Model model, source.LoadForCalibration());
   CELER_ASSIGN(ImportanceMatrix importance,
                CollectImportance(model, text, DefaultThreadPool(), Progress("collecting", true)));
   importance.datasets = {flags.text.file.empty() ? "built-in" : flags.text.file};
@@ -193,44 +146,24 @@ double PeakBytes() {
   return static_cast<double>(usage.ru_maxrss) * 1024;
 }
 
-Status Quantize(const QuantizeFlags& flags, const Source& source, const QuantizePlan& plan, Method method,
-                const Device& device) {
+Status Quantize(const QuantizeFlags& flags, const QuantizeSource& source, const QuantizePlan& plan,
+                Method method, const Device& device) {
   const auto start = std::chrono::steady_clock::now();
-  ThreadPool& pool = DefaultThreadPool();
-  WriteOptions options{.dequantized = flags.dequantized, .every_part = Calibrates(flags, method)};
-  std::optional<ImportanceMatrix> importance;
-  if (!flags.imatrix.empty()) {
-    CELER_ASSIGN(importance, ImportanceMatrix::Read(flags.imatrix));
-    options.importance = &*importance;
-  }
-  std::optional<QuantizedParts> parts;
   const fs::path work = flags.output + ".work";
-  const bool calibrate = method != Method::kRtn || (!flags.text.file.empty() && flags.imatrix.empty());
-  if (calibrate) {
-    CELER_ASSIGN(const CalibrationText text, ReadCalibration(flags.text, source.path.string()));
-    CELER_ASSIGN(const Model model, LoadForCalibration(source));
-    if (method == Method::kRtn) {  // the importance alone
-      CELER_ASSIGN(importance, CollectImportance(model, text, pool, Progress("collecting", true)));
-      options.importance = &*importance;
+  WriteJob job{.method = method, .dequantized = flags.dequantized, .device = device, .work = work};
+  if (!flags.imatrix.empty()) {
+    CELER_ASSIGN(job.importance, ImportanceMatrix::Read(flags.imatrix));
+  } else if (method != Method::kRtn || !flags.text.file.empty()) {
+    CELER_ASSIGN(job.text, ReadCalibration(flags.text, source.path.string()));
+    if (method == Method::kRtn) {
+      job.on_layer = Progress("collecting", true);
     } else {
-      std::error_code ignored;
-      const bool resumed = fs::exists(work, ignored);
       InterruptGuard::Note(InterruptedText(work.string()));
-      Result<QuantizedParts> made = MakeParts(model, source.gguf, plan, method, text, pool, work,
-                                              Progress(flags.method, true, work.string()), device);
-      if (!made) {  // what was stopped can go on; what is broken would break again
-        if (!resumed && made.error().code() != Error::Code::kCancelled) RemoveWorkFolder(work);
-        return made.error();
-      }
-      parts = *std::move(made);
-      options.parts = &*parts;
+      job.on_layer = Progress(flags.method, true, work.string());
     }
   }
-  options.progress = Progress("writing", false);
-  CELER_RETURN_IF_ERROR(source.gguf ? WriteQuantizedGguf(source.path, plan, flags.output, options, pool)
-                                    : WriteQuantizedHf(source.path, plan, flags.output, options, pool));
-  options.progress = {};
-  if (parts) RemoveWorkFolder(work);
+  job.on_bytes = Progress("writing", false);
+  CELER_RETURN_IF_ERROR(WriteQuantized(source, plan, flags.output, std::move(job)));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   Say("{}: {}, was {}; {:.2f} bits per weight; {} in {}, with {} of memory at most\n", flags.output,
       FormatBytes(static_cast<double>(plan.bytes_after())),
@@ -249,8 +182,9 @@ Status Run(const QuantizeFlags& flags) {
     return Error::Invalid("--imatrix is for --method rtn; ", flags.method,
                           " measures importance itself, from --calibration");
   CELER_ASSIGN(const Device device, DeviceFor(flags, method));
-  CELER_ASSIGN(const Source source, OpenSource(flags.model, Calibrates(flags, method)));
-  if (!flags.output.empty()) CELER_RETURN_IF_ERROR(CheckContainer(flags, source));
+  CELER_ASSIGN(const fs::path path, ResolveModelPath(flags.model));
+  CELER_ASSIGN(const QuantizeSource source, QuantizeSource::Open(path, Calibrates(flags, method)));
+  if (!flags.output.empty()) CELER_RETURN_IF_ERROR(source.CheckContainer(flags.output));
   CELER_ASSIGN(const Recipe recipe, MakeRecipe(flags, source.gguf));
   CELER_ASSIGN(QuantizePlan plan,
                MakePlan(*source.tensors, source.config.layers, source.config.tied_embeddings, recipe));
@@ -258,7 +192,7 @@ Status Run(const QuantizeFlags& flags) {
   const InterruptGuard guard;
   CELER_RETURN_IF_ERROR(FitBudget(flags, source, recipe, &plan));
   CELER_RETURN_IF_ERROR(CheckMethod(method, plan));
-  if (!flags.output.empty() && !flags.explain) CELER_RETURN_IF_ERROR(CheckChanges(source, plan));
+  if (!flags.output.empty() && !flags.explain) CELER_RETURN_IF_ERROR(source.CheckChanges(plan));
   if (!flags.output.empty() || flags.explain) WarnRequantizing(source, plan);
   if (!flags.recipe_out.empty()) CELER_RETURN_IF_ERROR(WriteRecipe(plan, flags.recipe_out));
   if (flags.explain) {

@@ -7,8 +7,8 @@
 #include "base/log.h"
 #include "cli/shared/command.h"
 #include "cli/shared/commands.h"
+#include "cli/shared/engine_flags.h"
 #include "cli/text/generate_flags.h"
-#include "hub/model_path.h"
 #include "report/output.h"
 
 namespace celer::cli {
@@ -99,10 +99,12 @@ Result<int> Run(ServeCommandFlags& flags) {
   server::ServerOptions& options = flags.server;
   if (flags.model.verbose > 0)
     log::SetLevel(flags.model.verbose > 1 ? log::Level::kDebug : log::Level::kInfo);
-  CELER_ASSIGN(const std::filesystem::path path, ResolveModelPath(flags.model.model));
-  flags.model.options.engine.model = path.string();
-  flags.model.options.engine.sequences = 0;
-  flags.model.options.engine.lora.standing = false;
+  EngineOptions& engine = flags.model.options.engine;
+  engine.sequences = 0;
+  engine.lora.standing = false;
+  engine.lora.grows = options.service.allow_runtime_lora;
+  engine.parallel.rejoin = flags.on_fault == "reload";
+  CELER_RETURN_IF_ERROR(ResolveModels(flags.model.model, &engine));
   options.model = flags.model.options;
   options.service.model_path = flags.model.model;
   if (options.names.empty()) {

@@ -153,6 +153,15 @@ Status CheckSwitches(const CLI::App& app, const std::vector<std::string>& args) 
   return {};
 }
 
+// vLLM's -tp, which is too long for CLI11's short names.
+void ReplaceShortNames(const CLI::App& app, std::vector<std::string>* reversed) {
+  constexpr std::string_view kShort = "-tp", kLong = "--tensor-parallel-size";
+  if (!app.get_option_no_throw(std::string(kLong))) return;
+  const auto end = std::find(reversed->rbegin(), reversed->rend(), "--");
+  for (auto arg = reversed->rbegin(); arg != end; ++arg)
+    if (*arg == kShort || arg->starts_with("-tp=")) arg->replace(0, kShort.size(), kLong);
+}
+
 // In as many lines as it takes, which a shell takes for one.
 std::string ExampleText(const std::string& example) {
   constexpr std::string_view kStart = "  example: ";
@@ -174,6 +183,7 @@ CommandLine::CommandLine(const std::string& name, const std::string& summary, co
 std::optional<int> Parse(CLI::App& app, const std::vector<std::string>& args) {
   if (auto checked = CheckSwitches(app, args); !checked) return Fail(checked.error());
   std::vector<std::string> reversed(args.rbegin(), args.rend());  // CLI11 consumes from the back
+  ReplaceShortNames(app, &reversed);
   try {
     app.parse(reversed);
     if (auto checked = CheckGivenOnce(app); !checked) return Fail(checked.error());
@@ -207,9 +217,23 @@ Status WriteFile(const std::string& path, const std::string& content) {
 }
 
 std::string WithFlags(std::string_view message) {
-  constexpr std::string_view kOptions[] = {
-      "weights",   "kv",         "device",  "launch",    "threads",       "context",    "chunk",
-      "kv_memory", "pack_cache", "verbose", "tokenizer", "chat_template", "row_copies", "activations"};
+  constexpr std::string_view kOptions[] = {"weights",
+                                           "kv",
+                                           "device",
+                                           "launch",
+                                           "threads",
+                                           "context",
+                                           "chunk",
+                                           "kv_memory",
+                                           "pack_cache",
+                                           "verbose",
+                                           "tokenizer",
+                                           "chat_template",
+                                           "row_copies",
+                                           "activations",
+                                           "tensor_parallel_size",
+                                           "rank",
+                                           "data_parallel_size"};
   std::string out(message);
   for (const std::string_view option : kOptions) {
     const std::string quoted = fmt::format("`{}`", option);

@@ -13,6 +13,11 @@
 
 namespace celer::cli {
 
+// Thrown where a command has nothing more to do: the program ends with this code.
+struct EndNow {
+  int code;
+};
+
 // An App whose help starts with an example: "celer limits - <summary>\n  example: <example>".
 class CommandLine : public CLI::App {
  public:

@@ -2,9 +2,11 @@
 
 #include <filesystem>
 
+#include "cli/shared/parallel_flags.h"
 #include "hub/model_path.h"
 #include "limits/measured_machine.h"
 #include "limits/quantity.h"
+#include "limits/split.h"
 
 namespace celer::cli {
 namespace {
@@ -13,6 +15,49 @@ Result<int64_t> ParseHostMemory(std::string_view text) {
   const auto bytes = ParseBytes(std::string(text), Units::kSi, "`kv_host_memory`");
   if (!bytes) return bytes.error();
   return static_cast<int64_t>(*bytes);
+}
+
+// docs/placement.md
+void AddPlacementFlags(CLI::App& app, EngineOptions* options) {
+  options->device = DeviceOptions::Auto();
+  PlacementOptions& placement = options->placement;
+  app.add_option_function<std::string>(
+         "--device",
+         [options](const std::string& text) {
+           const auto devices = ParseDevices(text);
+           if (!devices) throw CLI::ValidationError(WithFlags(devices.error().message()));
+           options->device = devices->front();
+           if (devices->size() > 1) options->placement.devices = *devices;
+         },
+         "cpu, cuda, cuda:N, or auto: cuda if there is one; several share the layers: cuda:0,cuda:1")
+      ->default_str(options->device.ToString());
+  AddParsed(
+      app, "--split", &placement.split, ParseSplit,
+      "with several devices, how many layers each has, as proportions: 3,1 (default: by what is free there)",
+      "");
+  AddParsed(
+      app, "--gpu-memory", &placement.gpu_memory, ParseGpuMemory,
+      "what may be taken of each GPU, such as 8GiB; layers that do not fit run on the CPU (default: what is "
+      "free)",
+      "");
+  app.add_option_function<std::string>(
+      "--gpu-layers",
+      [options](const std::string& text) {
+        const auto layers = ParseGpuLayers(text);
+        if (!layers) throw CLI::ValidationError(WithFlags(layers.error().message()));
+        options->placement.gpu_layers = *layers;
+      },
+      "how many layers are on the GPU, the last ones; the others run on the CPU: a number, or auto for as "
+      "many as "
+      "fit beside their keys and values");
+  app.add_option_function<std::string>(
+      "--cpu-experts",
+      [options](const std::string& text) {
+        const auto layers = ParseCpuExperts(text);
+        if (!layers) throw CLI::ValidationError(WithFlags(layers.error().message()));
+        options->placement.cpu_experts = *layers;
+      },
+      "of a mixture on a GPU, the experts of the first so many layers, or of all, run on the CPU");
 }
 
 }  // namespace
@@ -35,9 +80,7 @@ void AddEngineFlags(CLI::App& app, std::string* model, EngineOptions* options) {
       "what keys and values may take, of all sequences together: 40GiB, or 80% of what is free once the "
       "weights are loaded (default: what the sequences need, or what is left)",
       "");
-  options->device = DeviceOptions::Auto();
-  AddParsed(app, "--device", &options->device, DeviceOptions::Parse,
-            "cpu, cuda, cuda:N, or auto: cuda if there is one", options->device.ToString());
+  AddPlacementFlags(app, options);
   app.add_option_function<std::string>(
          "--speculate",
          [options](const std::string& text) {
@@ -78,6 +121,7 @@ void AddEngineFlags(CLI::App& app, std::string* model, EngineOptions* options) {
             "on a GPU, what prompts and more than 8 sequences at once are computed with: 16bit, or fp8 or "
             "int8 with a scale per token and weights of the same kind, which is faster and less exact",
             Name(options->activations));
+  AddParallelFlags(app, &options->parallel);
   app.add_option("--threads", options->threads, "0: all that this process may use")->check(Between(0, 1024));
   app.add_flag_function(
          "--pack-cache",
@@ -97,20 +141,40 @@ Status ResolveModels(const std::string& model, EngineOptions* options) {
   options->model = path.string();
   if (options->speculation.always && options->speculation.kind == Speculation::Kind::kNone)
     return Error::Invalid("--speculate-always needs --speculate, which says where drafts come from");
+  CELER_RETURN_IF_ERROR(FindRank(&options->parallel));
   std::string& draft = options->speculation.draft;
-  if (draft.empty() || draft == "mtp" || draft.starts_with("self:")) return {};
-  CELER_ASSIGN(const std::filesystem::path draft_path, ResolveModelPath(draft));
-  draft = draft_path.string();
+  if (!draft.empty() && draft != "mtp" && !draft.starts_with("self:")) {
+    CELER_ASSIGN(const std::filesystem::path draft_path, ResolveModelPath(draft));
+    draft = draft_path.string();
+  }
+  FollowIfNotFirst(*options);
   return {};
 }
 
-Device DeviceOf(const Engine::Info& info) {
-  const auto device = Device::Parse(std::string_view(info.device).substr(0, info.device.find(' ')));
+namespace {
+
+// Of "cuda:0 (NVIDIA H200)".
+Device DeviceNamed(std::string_view name) {
+  const auto device = Device::Parse(name.substr(0, name.find(' ')));
   return device ? *device : Device::Cpu();
 }
 
+}  // namespace
+
+Device DeviceOf(const Engine::Info& info) {
+  return DeviceNamed(info.device);
+}
+
 Result<Machine> MachineOf(const Engine::Info& info, bool allow_measure) {
-  return LoadOrMeasureThisMachine(allow_measure, DeviceOf(info), info.threads);
+  if (info.parts.empty()) return LoadOrMeasureThisMachine(allow_measure, DeviceOf(info), info.threads);
+  std::vector<MachineShare> shares;
+  for (const Engine::Info::Part& part : info.parts) {
+    CELER_ASSIGN(Machine machine,
+                 LoadOrMeasureThisMachine(allow_measure, DeviceNamed(part.device), info.threads));
+    shares.push_back({std::move(machine),
+                      static_cast<double>(part.weight_bytes) / static_cast<double>(info.weight_bytes)});
+  }
+  return TakingTurns(shares);
 }
 
 }  // namespace celer::cli

@@ -12,7 +12,8 @@ namespace celer::cli {
 
 // MODEL goes to `model`; ResolveModels() finds it.
 void AddEngineFlags(CLI::App& app, std::string* model, EngineOptions* options);
-// Fills in where the model and its draft are (hub/model_path.h).
+// Fills in where the model and its draft are (hub/model_path.h). Of several processes that run the model, those
+// that are not the first one serve it from here on, and do not return (parallel_flags.h).
 Status ResolveModels(const std::string& model, EngineOptions* options);
 
 // Where the engine runs; its description begins with the device's name: "cuda:0 (NVIDIA H200)".

@@ -12,6 +12,7 @@
 #include "cli/shared/engine_flags.h"
 #include "device/allocator.h"
 #include "device/cpu_features.h"
+#include "limits/quantity.h"
 #include "limits/roofline.h"
 #include "report/output.h"
 
@@ -19,6 +20,12 @@ namespace celer::cli {
 namespace {
 
 constexpr int64_t kMaxGenerated = 1'000'000'000;
+
+Result<int64_t> ParseLoraMemory(std::string_view text) {
+  const auto bytes = ParseBytes(std::string(text), Units::kSi, "`lora_memory`");
+  if (!bytes) return bytes.error();
+  return static_cast<int64_t>(*bytes);
+}
 
 // All of the text, and not nothing.
 template <class T>
@@ -54,6 +61,11 @@ void ModelFlags::AddTo(CLI::App& app) {
       ->allow_extra_args(false);
   app.add_option("--max-lora-rank", options.engine.lora.max_rank, "that an adapter may have; 0: any")
       ->check(Between(0, 65536));
+  AddParsed(app, "--lora-memory", &options.engine.lora.memory, ParseLoraMemory,
+            "GPU memory for adapters, such as 2GiB; those used least recently are in host memory alone "
+            "(default: what "
+            "the adapters take that are given here)",
+            "");
   app.add_option("--tokenizer", options.tokenizer, "tokenizer file or folder, if not the model's own");
   app.add_flag("-v,--verbose", verbose, "say what is loaded and where defaults come from; twice for more");
 }

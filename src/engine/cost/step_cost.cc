@@ -255,7 +255,7 @@ double StepTime::Operator(const OperatorWork& work) const {
   return OperatorSeconds(LimitOf(work, machine_), efficiency_);
 }
 
-double StepTime::Seconds(std::span<const SliceShape> slices) const {
+double StepTime::Plain(std::span<const SliceShape> slices) const {
   int64_t tokens = 0, rows = 0;
   for (const SliceShape& slice : slices) {
     tokens += slice.tokens;
@@ -266,6 +266,44 @@ double StepTime::Seconds(std::span<const SliceShape> slices) const {
     for (const OperatorWork& work : cost_.Dense(tokens)) dense->second += Operator(work);
   return efficiency_.step_s + dense->second + Operator(cost_.Attention(slices)) +
          Operator(cost_.Logits(rows)) + static_cast<double>(rows) * efficiency_.row_s;
+}
+
+StepTime::Likeness StepTime::LikenessOf(std::span<const SliceShape> slices) {
+  double prompts = 0, decodes = 0, keys = 0;
+  for (const SliceShape& slice : slices) {
+    const bool decode = slice.tokens == 1 && slice.position > 0;
+    (decode ? decodes : prompts) += static_cast<double>(slice.tokens);
+    keys += static_cast<double>(slice.position);
+  }
+  // A thousand keys make steps about as different as twice the tokens do.
+  constexpr double kKeys = 1000;
+  return {std::log2(1 + prompts), std::log2(1 + decodes),
+          std::log2(1 + keys / kKeys / std::max(1.0, prompts / 128))};
+}
+
+void StepTime::Correct(std::span<const MeasuredStep> steps) {
+  corrections_.clear();
+  std::vector<Correction> corrections;
+  for (const MeasuredStep& step : steps)
+    corrections.push_back({LikenessOf(step.slices), std::log(step.seconds / Plain(step.slices))});
+  corrections_ = std::move(corrections);
+}
+
+double StepTime::Seconds(std::span<const SliceShape> slices) const {
+  const double plain = Plain(slices);
+  if (corrections_.empty()) return plain;
+  // Inverse distances, to the fourth power: the nearest decide.
+  constexpr double kNear = 1e-6;
+  const Likeness where = LikenessOf(slices);
+  double sum = 0, weights = 0;
+  for (const Correction& correction : corrections_) {
+    double distance = 0;
+    for (size_t i = 0; i < where.size(); ++i) distance += std::pow(where[i] - correction.where[i], 2);
+    const double weight = 1 / (distance * distance + kNear);
+    sum += weight * correction.log_factor;
+    weights += weight;
+  }
+  return plain * std::exp(sum / weights);
 }
 
 MeasuredWork WorkOf(const StepCost& cost, const MeasuredStep& step) {

@@ -2,6 +2,7 @@
 // a batch of prompts and answers together. docs/serving_bench.md explains it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -79,30 +80,44 @@ struct Efficiency {
   std::string ToString() const;
 };
 
+// A step that was measured.
+struct MeasuredStep {
+  std::vector<SliceShape> slices;
+  double seconds = 0;
+};
+
 // How long steps take on a machine: its operators one after the other.
 class StepTime {
  public:
   StepTime(StepCost cost, Machine machine, Efficiency efficiency);
   double Seconds(std::span<const SliceShape> slices) const;
 
+  // From now on by so much more or less as steps like it were measured to take: exactly those themselves, in between the
+  // nearest count most. Five numbers do not know where a kernel changes its tiles.
+  void Correct(std::span<const MeasuredStep> steps);
+
   const StepCost& cost() const { return cost_; }
   const Machine& machine() const { return machine_; }
   const Efficiency& efficiency() const { return efficiency_; }
 
  private:
+  // What makes steps alike: tokens of prompts, sequences that decode, and what they attend to, as logarithms.
+  using Likeness = std::array<double, 3>;
+  struct Correction {
+    Likeness where = {};
+    double log_factor = 0;
+  };
+  static Likeness LikenessOf(std::span<const SliceShape> slices);
+  double Plain(std::span<const SliceShape> slices) const;
   double Operator(const OperatorWork& work) const;
 
   StepCost cost_;
   Machine machine_;
   Efficiency efficiency_;
+  std::vector<Correction> corrections_;
   mutable std::unordered_map<int64_t, double> dense_s_;
 };
 
-// A step that was measured.
-struct MeasuredStep {
-  std::vector<SliceShape> slices;
-  double seconds = 0;
-};
 // The efficiency with which StepTime is nearest to the measured steps: the least sum of squared relative
 // errors.
 Efficiency FitEfficiency(const StepCost& cost, const Machine& machine, std::span<const MeasuredStep> steps);

@@ -113,6 +113,16 @@ bool Adapters::Impl::InUse(const Entry& entry) const {
   return in_request || entry.adapter.use_count() > own;
 }
 
+int64_t Adapters::Impl::DeviceBytes() const {
+  constexpr int64_t kMore = int64_t{1} << 30;
+  const std::lock_guard lock(mutex);
+  std::set<const LoraAdapter*> seen;
+  int64_t bytes = limits.grows ? kMore : 0;
+  for (const auto& [id, entry] : entries)
+    if (seen.insert(entry.adapter.get()).second) bytes += DeviceBytesOf(*entry.adapter);
+  return bytes;
+}
+
 std::string Adapters::Impl::Names() const {
   std::string names;
   for (const auto& [id, entry] : entries) names += (names.empty() ? "" : ", ") + entry.spec.name;

@@ -52,6 +52,8 @@ struct Adapters::Impl {
   int64_t next_id = 0;
   mutable int64_t tick = 0;
 
+  // What they take on a GPU, with room for more where more may come.
+  int64_t DeviceBytes() const;
   int64_t IdOf(const std::string& name) const;  // -1: there is none
 
   // With `mutex` held.

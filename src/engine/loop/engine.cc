@@ -96,7 +96,9 @@ Result<std::unique_ptr<Engine>> EngineInternals::Load(const EngineOptions& optio
     adapters = MakeAdapters(options.model, options.lora);
     CELER_RETURN_IF_ERROR(adapters->impl().LoadFirst());
   }
-  CELER_ASSIGN(std::unique_ptr<Runner> runner, MakeRunner(options, 0, &share->target));
+  EngineOptions chosen = options;
+  if (chosen.lora.memory == 0) chosen.lora.memory = adapters->impl().DeviceBytes();
+  CELER_ASSIGN(std::unique_ptr<Runner> runner, MakeRunner(chosen, 0, &share->target));
   CELER_RETURN_IF_ERROR(
       adapters->impl().Attach([of = runner.get()](const LoraMix& mix) { return of->CheckLora(mix); }));
   if (options.speculation.kind != Speculation::Kind::kNone && runner->info().state_slots > 0 &&
@@ -107,7 +109,6 @@ Result<std::unique_ptr<Engine>> EngineInternals::Load(const EngineOptions& optio
         runner->info().device, "; use `speculation` off, or `device` cpu");
   if (DraftsWithPredictor(options.speculation)) speculator->UsePredictor(runner->TakePredictor());
   if (speculator) CELER_RETURN_IF_ERROR(speculator->SetTarget(runner->info()));
-  EngineOptions chosen = options;
   if (chosen.mixed_chunk == 0) chosen.mixed_chunk = MixedChunk(*runner, options.chunk);
   return Make(std::move(runner), chosen, std::move(speculator), adapters);
 }
@@ -131,7 +132,10 @@ std::unique_ptr<Engine> EngineInternals::Make(std::unique_ptr<Runner> runner, co
                 .bytes_by_format = device.bytes_by_format,
                 .threads = device.threads,
                 .device = device.device,
+                .parts = {},
                 .predicted_gain = impl->speculator ? impl->speculator->predicted_gain() : 0};
+  for (const Runner::Info::Part& part : device.parts)
+    impl->info.parts.push_back({part.device, part.weight_bytes});
   impl->adapters = std::move(adapters);
   if (!impl->adapters) {
     impl->adapters = MakeAdapters(options.model, {});

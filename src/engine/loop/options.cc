@@ -1,5 +1,6 @@
 #include "celer/options.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <iterator>
@@ -98,6 +99,76 @@ Result<DeviceOptions> DeviceOptions::Parse(std::string_view text) {
 std::string DeviceOptions::ToString() const {
   if (kind == Kind::kAuto) return "auto";
   return kind == Kind::kCpu ? "cpu" : "cuda:" + std::to_string(index);
+}
+
+Result<std::vector<DeviceOptions>> ParseDevices(std::string_view text) {
+  std::vector<DeviceOptions> devices;
+  for (size_t from = 0; from <= text.size();) {
+    const size_t comma = std::min(text.find(',', from), text.size());
+    CELER_ASSIGN(const DeviceOptions one, DeviceOptions::Parse(text.substr(from, comma - from)));
+    devices.push_back(one);
+    from = comma + 1;
+  }
+  if (devices.size() > 1)
+    for (const DeviceOptions& device : devices)
+      if (device == DeviceOptions::Auto())
+        return Error::Invalid("`device` '", text, "': auto is for one device; name each of several");
+  return devices;
+}
+
+Result<std::vector<double>> ParseSplit(std::string_view text) {
+  std::vector<double> split;
+  for (size_t from = 0; from <= text.size();) {
+    const size_t comma = std::min(text.find(',', from), text.size());
+    double share = 0;
+    if (!IsNumber(text.substr(from, comma - from), &share) || !(share > 0) || !std::isfinite(share))
+      return Error::Invalid("`split` '", text, "': expected a number above 0 for each device, such as 3,1");
+    split.push_back(share);
+    from = comma + 1;
+  }
+  return split;
+}
+
+Result<int64_t> ParseGpuMemory(std::string_view text) {
+  const auto bytes = ParseBytes(std::string(text), Units::kSi, "`gpu_memory`");
+  if (!bytes) return bytes.error();
+  return static_cast<int64_t>(*bytes);
+}
+
+Result<int64_t> ParseGpuLayers(std::string_view text) {
+  int64_t layers = 0;
+  if (text == "auto") return PlacementOptions::kAuto;
+  if (IsNumber(text, &layers) && layers >= 0) return layers;
+  return Error::Invalid("`gpu_layers` '", text, "': expected a number of layers, or auto");
+}
+
+Result<int64_t> ParseCpuExperts(std::string_view text) {
+  int64_t layers = 0;
+  if (text == "all") return PlacementOptions::kAll;
+  if (IsNumber(text, &layers) && layers >= 0) return layers;
+  return Error::Invalid("`cpu_experts` '", text, "': expected a number of layers, or all");
+}
+
+Status SetPlacement(const PlacementTexts& texts, EngineOptions* options) {
+  PlacementOptions& placement = options->placement;
+  if (!texts.device.empty()) {
+    CELER_ASSIGN(const std::vector<DeviceOptions> devices, ParseDevices(texts.device));
+    options->device = devices.front();
+    placement.devices = devices.size() > 1 ? devices : std::vector<DeviceOptions>();
+  }
+  if (!texts.split.empty()) {
+    CELER_ASSIGN(placement.split, ParseSplit(texts.split));
+  }
+  if (!texts.gpu_memory.empty()) {
+    CELER_ASSIGN(placement.gpu_memory, ParseGpuMemory(texts.gpu_memory));
+  }
+  if (!texts.gpu_layers.empty()) {
+    CELER_ASSIGN(placement.gpu_layers, ParseGpuLayers(texts.gpu_layers));
+  }
+  if (!texts.cpu_experts.empty()) {
+    CELER_ASSIGN(placement.cpu_experts, ParseCpuExperts(texts.cpu_experts));
+  }
+  return {};
 }
 
 Result<Speculation> Speculation::Parse(std::string_view text) {

@@ -30,6 +30,7 @@ class StepBatch {
   std::span<int32_t> tokens() { return tokens_; }
 
  private:
+  friend class StepCodec;  // runners/group/group_command.cc
   std::vector<int32_t> tokens_, positions_, seq_start_, block_table_, logit_rows_, prompt_lengths_,
       hidden_rows_, states_, draft_states_, certain_;
   std::vector<std::shared_ptr<const LoraMix>> lora_;

@@ -7,27 +7,33 @@
 
 namespace celer {
 
-CpuRunner::CpuRunner(std::unique_ptr<ThreadPool> pool, std::shared_ptr<const Model> model, KvCache kv,
-                     KvFormat kv_format, int64_t context, StateCache states)
-    : pool_(std::move(pool)),
-      model_(std::move(model)),
+CpuRunner::CpuRunner(CpuRank rank, std::unique_ptr<GroupLeader> group)
+    : pool_(std::move(rank.pool)),
+      model_(std::move(rank.model)),
+      group_(std::move(group)),
       decoder_(*model_, *pool_),
-      kv_(std::move(kv)),
-      states_(std::move(states)) {
-  info_ = {.config = model_->config(),
-           .device = "cpu",
-           .threads = pool_->size(),
-           .context = context,
-           .weight_bytes = model_->active_bytes(),
-           .bytes_by_format = model_->bytes_by_format(),
-           .kv_bytes_per_token = KvBytesPerToken(model_->config(), kv_format),
+      kv_(std::move(rank.kv)),
+      states_(std::move(rank.states)) {
+  info_ = {.config = model_->whole_config(),
+           .device = group_ ? "cpu (" + std::to_string(group_->size()) + " ranks)" : "cpu",
+           .threads = rank.threads,
+           .context = rank.context,
+           .weight_bytes = rank.weight_bytes,
+           .bytes_by_format = std::move(rank.bytes_by_format),
+           .kv_bytes_per_token = rank.kv_bytes_per_token,
            .kv_blocks = kv_.blocks(),
            .kv_host_blocks = kv_.host_blocks(),
            .state_slots = states_.slots(),
            .drafts_states = true};
+  if (group_)
+    decoder_.set_group({.communicator = &group_->communicator(), .vocab_parts = model_->vocab_parts()});
 }
 
 Status CpuRunner::CheckLora(const LoraMix& mix) const {
+  if (group_ && !mix.uses().empty())
+    return Error::Unsupported(
+        "LoRA adapters do not run on several ranks yet; merge them into the model with "
+        "celer merge, or use one rank");
   for (const LoraUse& use : mix.uses()) CELER_RETURN_IF_ERROR(decoder_.CheckLora(*use.adapter));
   return {};
 }
@@ -64,6 +70,7 @@ Result<StepOutput> CpuRunner::Take() {
   if (logits_.size() < needed) logits_.resize(needed);
   const size_t hidden = step.batch.hidden_rows().size() * static_cast<size_t>(info_.config.hidden);
   if (hidden_.size() < hidden) hidden_.resize(hidden);
+  if (group_) CELER_RETURN_IF_ERROR(group_->Begin(step.batch));
   decoder_.Forward(step.batch.View(), kv_.layers(), logits_.data(),
                    {.tokens = step.batch.hidden_rows(), .out = hidden_.data()},
                    {.layers = states_.layers(),
@@ -72,6 +79,7 @@ Result<StepOutput> CpuRunner::Take() {
                     .draft_slots = step.batch.draft_states(),
                     .certain = step.batch.certain()},
                    step.batch.lora());
+  if (group_) CELER_RETURN_IF_ERROR(group_->status());
 
   StepOutput output;
   OpClock clock(profile_);
@@ -132,16 +140,28 @@ Status CpuRunner::InOrder(std::function<void()> block_operation) {
 }
 
 Status CpuRunner::CopyBlocks(std::span<const BlockCopy> copies) {
-  return InOrder([this, list = std::vector(copies.begin(), copies.end())] { kv_.Copy(list); });
+  return InOrder([this, list = std::vector(copies.begin(), copies.end())] {
+    Tell({.kind = GroupCommand::Kind::kCopy, .copies = list});
+    kv_.Copy(list);
+  });
 }
 Status CpuRunner::SwapOut(std::span<const BlockCopy> copies) {
-  return InOrder([this, list = std::vector(copies.begin(), copies.end())] { kv_.SwapOut(list); });
+  return InOrder([this, list = std::vector(copies.begin(), copies.end())] {
+    Tell({.kind = GroupCommand::Kind::kSwapOut, .copies = list});
+    kv_.SwapOut(list);
+  });
 }
 Status CpuRunner::SwapIn(std::span<const BlockCopy> copies) {
-  return InOrder([this, list = std::vector(copies.begin(), copies.end())] { kv_.SwapIn(list); });
+  return InOrder([this, list = std::vector(copies.begin(), copies.end())] {
+    Tell({.kind = GroupCommand::Kind::kSwapIn, .copies = list});
+    kv_.SwapIn(list);
+  });
 }
 Status CpuRunner::ClearBlocks(std::span<const int32_t> blocks) {
-  return InOrder([this, list = std::vector(blocks.begin(), blocks.end())] { kv_.Clear(list); });
+  return InOrder([this, list = std::vector(blocks.begin(), blocks.end())] {
+    Tell({.kind = GroupCommand::Kind::kClear, .blocks = list});
+    kv_.Clear(list);
+  });
 }
 
 Status CpuRunner::CopyStates(std::span<const BlockCopy> copies) {
@@ -150,13 +170,22 @@ Status CpuRunner::CopyStates(std::span<const BlockCopy> copies) {
 
 Status CpuRunner::DiscardKv() {
   CELER_CHECK(queued_.empty());
+  Tell({.kind = GroupCommand::Kind::kDiscard});
   kv_.Discard();
   model_->DropPages();
   return {};
 }
 
 std::vector<OperatorWork> CpuRunner::Work(const StepShape& shape) const {
-  return CountStep(model_->config(), MatricesOf(model_->weights()), info_.kv_bytes_per_token, shape);
+  const int64_t ranks = group_ ? group_->size() : 1;
+  std::vector<OperatorWork> work =
+      CountStep(model_->config(), MatricesOf(model_->weights()), info_.kv_bytes_per_token / ranks, shape);
+  // The parts of the others are as large, to one block.
+  for (OperatorWork& each : work) {
+    const OperatorWork part = each;
+    for (int64_t r = 1; r < ranks; ++r) each += part;
+  }
+  return work;
 }
 
 void CpuRunner::set_profile(OpProfile* profile) {

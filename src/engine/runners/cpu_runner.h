@@ -11,6 +11,8 @@
 #include "engine/kv/kv_cache.h"
 #include "engine/kv/state_cache.h"
 #include "engine/loop/step_batch.h"
+#include "engine/runners/group/cpu_group.h"
+#include "engine/runners/group/cpu_rank.h"
 #include "engine/runners/runner.h"
 #include "models/cpu/cpu_decoder.h"
 
@@ -18,10 +20,9 @@ namespace celer {
 
 class CpuRunner : public Runner {
  public:
-  // `context` is the longest sequence that will be asked for; the KV must have room for it. Several runners may
-  // share a model.
-  CpuRunner(std::unique_ptr<ThreadPool> pool, std::shared_ptr<const Model> model, KvCache kv,
-            KvFormat kv_format, int64_t context, StateCache states = {});
+  // The KV must have room for the longest sequence. With `group` it is rank 0 of several, which run every step with it;
+  // without, several runners may share a model.
+  explicit CpuRunner(CpuRank rank, std::unique_ptr<GroupLeader> group = nullptr);
 
   const Info& info() const override { return info_; }
   Status CheckLora(const LoraMix& mix) const override;
@@ -38,6 +39,8 @@ class CpuRunner : public Runner {
   Status DiscardKv() override;
 
   std::unique_ptr<Runner> TakePredictor() override { return std::move(predictor_); }
+  // What the first layer reads, where layers in front of it run elsewhere.
+  void set_input(CpuDecoder::Input input) { decoder_.set_input(std::move(input)); }
   void set_predictor(std::unique_ptr<Runner> predictor) { predictor_ = std::move(predictor); }
 
   std::vector<OperatorWork> Work(const StepShape& shape) const override;
@@ -57,9 +60,14 @@ class CpuRunner : public Runner {
   };
   std::vector<Sampler::Choice> Sample(const Queued& step);  // one for each part that has a sampler
   Status InOrder(std::function<void()> block_operation);
+  // The others do it, too.
+  void Tell(const GroupCommand& command) {
+    if (group_) group_->Send(command);
+  }
 
-  std::unique_ptr<ThreadPool> pool_;
+  std::shared_ptr<ThreadPool> pool_;
   std::shared_ptr<const Model> model_;
+  std::unique_ptr<GroupLeader> group_;  // none: all of the model is here
   CpuDecoder decoder_;
   KvCache kv_;
   StateCache states_;

@@ -14,6 +14,8 @@
 
 #include "engine/loop/step_batch.h"
 #include "engine/runners/cuda_sampler.h"
+#include "engine/runners/group/cuda_rank.h"
+#include "engine/runners/group/group_command.h"
 #include "engine/runners/runner.h"
 #include "models/cuda/decoder.h"
 #include "models/cuda/memory/kv.h"
@@ -21,14 +23,21 @@
 
 namespace celer {
 
+class CudaGroup;
+
 class CudaRunner : public Runner {
  public:
-  // `threads` are those that loaded the weights.
+  // `threads` are those that loaded the weights. `blocks`: of the pool, where others have less than there is room for here;
+  // 0: as many as the decoder has planned.
   static Result<std::unique_ptr<CudaRunner>> Make(std::unique_ptr<CudaDecoder> decoder,
                                                   const CudaDecoderOptions& options, int64_t host_blocks,
-                                                  int threads);
+                                                  int threads, int64_t blocks = 0);
+  // Rank 0 of several.
+  CudaRunner(CudaRank rank, const CudaDecoderOptions& options, int threads, std::unique_ptr<CudaGroup> group);
+  ~CudaRunner() override;
 
   const Info& info() const override { return info_; }
+  Status CheckLora(const LoraMix& mix) const override;
   Status Queue(std::span<const Slice> slices) override;
   Result<StepOutput> Take() override;
   void DropQueued() override {
@@ -43,7 +52,7 @@ class CudaRunner : public Runner {
   Status ClearBlocks(std::span<const int32_t> blocks) override;
   Status CopyStates(std::span<const BlockCopy> copies) override;
 
-  std::vector<OperatorWork> Work(const StepShape& shape) const override { return decoder_->Work(shape); }
+  std::vector<OperatorWork> Work(const StepShape& shape) const override;
   void set_profile(OpProfile* profile) override;
   void set_watch(LayerWatch watch) override { decoder_->set_watch(std::move(watch)); }
 
@@ -61,15 +70,8 @@ class CudaRunner : public Runner {
     std::vector<float> hidden;
   };
 
-  CudaRunner(std::unique_ptr<CudaDecoder> decoder, std::unique_ptr<CudaKv> kv,
-             std::unique_ptr<CudaStates> states, bool queues_ahead)
-      : kv_(std::move(kv)),
-        states_(std::move(states)),
-        decoder_(std::move(decoder)),
-        sampler_(*decoder_),
-        queues_ahead_(queues_ahead) {}
-
   bool IsDecode(std::span<const Slice> slices) const;
+  bool LoraFits(std::span<const Slice> slices) const;
   Status QueueDecode(std::span<const Slice> slices);
   Status RunBatches(std::span<const Slice> slices, Queued* step);
   Status TakeHidden(std::span<const Slice> slices, Queued* step);
@@ -78,6 +80,13 @@ class CudaRunner : public Runner {
   Status Complete(Queued* step);
   std::vector<CudaSampler::Row> SamplerRows(std::span<const Slice> slices) const;
 
+  Status QueueOnOne(std::span<const Slice> slices);
+  // An own error ends the group; an error of the group is one of this step.
+  Status WithGroup(Status own);
+  // The other ranks do the same with their blocks.
+  void Tell(GroupCommand::Kind kind, std::span<const BlockCopy> copies, std::span<const int32_t> blocks = {});
+
+  std::unique_ptr<CudaGroup> group_;  // none: this is the only rank
   // Both outlive the decoder, which waits for its last step.
   std::unique_ptr<CudaKv> kv_;
   std::unique_ptr<CudaStates> states_;  // none: the model has no recurrent layers

@@ -44,7 +44,7 @@ Status CudaSampler::Reserve(Buffer* buffer, int64_t bytes) {
 }
 
 Status CudaSampler::LoadCounts(const Row& row, Slot* slot) {
-  const int64_t vocab = decoder_.config().vocab;
+  const int64_t vocab = decoder_.vocab();
   // Tokens beyond the position are those of a step that runs again.
   const int64_t known = std::min<int64_t>(static_cast<int64_t>(row.tokens.size()), row.position + 1);
   CELER_RETURN_IF_ERROR(Reserve(&slot->counts, (vocab + 1) * 4));
@@ -64,7 +64,7 @@ Status CudaSampler::LoadCounts(const Row& row, Slot* slot) {
 }
 
 Status CudaSampler::LoadBias(const SamplingParams& params, Slot* slot) {
-  std::vector<float> bias(static_cast<size_t>(decoder_.config().vocab), 0.0f);
+  std::vector<float> bias(static_cast<size_t>(decoder_.vocab()), 0.0f);
   for (const auto& [token, value] : params.logit_bias) bias[token] = value;
   const auto bytes = static_cast<int64_t>(bias.size() * 4);
   CELER_RETURN_IF_ERROR(Reserve(&slot->bias, bytes));
@@ -82,7 +82,7 @@ Status CudaSampler::Prepare(std::span<const Row> rows) {
   for (size_t i = 0; i < rows.size(); ++i) {
     const Row& row = rows[i];
     const SamplingParams& p = *row.params;
-    CELER_CHECK(CanSample(p, decoder_.config().vocab));
+    CELER_CHECK(CanSample(p, decoder_.vocab()));
     cuda::SampleRow& to = now[i];
     to.temperature = p.temperature;
     to.top_p = p.top_p;
@@ -104,7 +104,7 @@ Status CudaSampler::Prepare(std::span<const Row> rows) {
       // Tokens that were sampled on the CPU in the meantime are not in the counts.
       if (fresh || row.position > slot.counted) CELER_RETURN_IF_ERROR(LoadCounts(row, &slot));
       to.counts = reinterpret_cast<uint32_t*>(slot.counts.data());
-      to.counted = reinterpret_cast<int32_t*>(to.counts + decoder_.config().vocab);
+      to.counted = reinterpret_cast<int32_t*>(to.counts + decoder_.vocab());
     }
     slot.counted = std::max(slot.counted, row.position + 1);
   }

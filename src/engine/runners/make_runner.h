@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "base/result.h"
 #include "celer/options.h"
@@ -27,6 +28,9 @@ struct SharedWeights {
 // With `speculation` mtp it has a predictor, too.
 Result<std::unique_ptr<Runner>> MakeRunner(const EngineOptions& options, int64_t kv_host_blocks = 0,
                                            SharedWeights* shared = nullptr);
+
+// "random:llama-2-7b": a shape without a file, for benchmarks.
+inline constexpr std::string_view kRandomModel = "random:";
 
 // Whether the model's own layers for multi-token prediction are to draft.
 inline bool DraftsWithPredictor(const Speculation& speculation) {

@@ -96,15 +96,20 @@ class Runner {
     int64_t kv_host_blocks = 0;  // where Swap() puts them
     int64_t state_slots = 0;     // for states of sequences; 0: the model has no recurrent layers
     bool drafts_states = false;  // it takes Slice::draft_state
+    // Of several devices that share the layers: what each reads of weight_bytes.
+    struct Part {
+      std::string device;
+      int64_t weight_bytes = 0;
+    };
+    std::vector<Part> parts = {};
   };
   virtual const Info& info() const = 0;
 
   // A sentence if sequences cannot run with these adapters here. Asked before a request is taken: a slice with adapters
   // that did not pass is a programmer's mistake.
   virtual Status CheckLora(const LoraMix&) const {
-    return Error::Unsupported("LoRA adapters run on the CPU alone so far, and the model is on ",
-                              info().device,
-                              "; choose the CPU, or merge them into the model with celer merge");
+    return Error::Unsupported("LoRA adapters do not run on ", info().device,
+                              "; merge them into the model with celer merge");
   }
 
   // Queues a step. It may be queued before the one in front of it is taken: its slices then say kChosenBefore

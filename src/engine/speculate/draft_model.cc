@@ -31,6 +31,8 @@ Result<std::unique_ptr<DraftModel>> DraftModel::Load(const EngineOptions& option
   EngineOptions own = options;
   const std::string& draft = options.speculation.draft;
   own.speculation = {};
+  own.parallel = {};   // it is small
+  own.placement = {};  // so it is on one device
   if (draft.starts_with(kSelf)) {
     CELER_ASSIGN(own.weights, WeightOptions::Parse(std::string_view(draft).substr(kSelf.size())));
   } else {

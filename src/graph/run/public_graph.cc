@@ -54,17 +54,12 @@ std::vector<GraphPort> OutputPorts(const Network& network) {
   return out;
 }
 
-}  // namespace graph
-
-namespace {
-
-// A view where the bytes can be read as they are, else a copy.
-Result<graph::Data> ToData(const std::string& name, const GraphTensor& tensor) {
+Result<Data> ToData(const std::string& name, const GraphTensor& tensor) {
   const auto dtype = ParseDType(tensor.dtype);
   if (!dtype || IsBlockQuantized(*dtype))
     return Error::Invalid("the input '", Printable(name), "': '", Printable(tensor.dtype),
                           "' is no element type");
-  auto shape = graph::MakeShape(tensor.shape);
+  auto shape = MakeShape(tensor.shape);
   if (!shape) return shape.error().WithContext("the input '" + Printable(name) + "'");
   const auto bytes = BytesFor(*dtype, *shape->elements());
   if (!bytes || static_cast<size_t>(*bytes) != tensor.bytes.size())
@@ -74,16 +69,16 @@ Result<graph::Data> ToData(const std::string& name, const GraphTensor& tensor) {
       reinterpret_cast<uintptr_t>(tensor.bytes.data()) % static_cast<uintptr_t>(Info(*dtype).block_bytes) ==
       0;
   if (aligned && *dtype != DType::kBool)
-    return graph::Data::Of(
+    return Data::Of(
         TensorView::Contiguous(const_cast<std::byte*>(tensor.bytes.data()), *dtype, Device::Cpu(), *shape));
-  CELER_ASSIGN(graph::Data copy, graph::NewTensor(*dtype, *shape));
+  CELER_ASSIGN(Data copy, NewTensor(*dtype, *shape));
   for (size_t i = 0; i < tensor.bytes.size(); ++i)
     copy.tensor.data[i] =
         *dtype == DType::kBool ? std::byte{tensor.bytes[i] != std::byte{0}} : tensor.bytes[i];
   return copy;
 }
 
-}  // namespace
+}  // namespace graph
 
 struct GraphModel::Impl {
   std::shared_ptr<const graph::Program> program;
@@ -137,7 +132,7 @@ Result<std::vector<GraphTensor>> GraphSession::Run(const std::map<std::string, G
   for (const std::string& name : names) {
     const auto found = inputs.find(name);
     if (found == inputs.end()) return Error::Invalid("the input '", Printable(name), "' is not given");
-    CELER_ASSIGN(graph::Data value, ToData(name, found->second));
+    CELER_ASSIGN(graph::Data value, graph::ToData(name, found->second));
     data.push_back(std::move(value));
   }
   impl_->kept.clear();

@@ -222,6 +222,8 @@ Status ReadHfRope(const JsonFields& json, double default_theta, DecoderConfig* c
   RopeConfig& rope = config->rope;
   rope.dim = config->head_dim;
   CELER_ASSIGN(rope.theta, json.GetDouble("rope_theta", default_theta));
+  if (!(rope.theta > 0))  // also where an object of parameters has another one
+    return Error::Corrupt(json.where(), ": rope theta is ", rope.theta, ", expected a positive number");
   const auto max_positions = static_cast<double>(config->max_positions);
 
   // The older name wins where a file has both, as in transformers.

@@ -75,10 +75,11 @@ void CpuDecoder::Forward(const RaggedBatch& batch, std::span<const KvLayerView> 
   added_ = lora.empty() ? LowRankBatch() : lora_->Prepare(lora, batch.seq_start);
   EnsureWorkspace(tokens);
   OpClock clock(profile_);
-  clock.Begin(Op::kEmbed);
+  if (!input_) clock.Begin(Op::kEmbed);  // else whoever makes the input times that
   Embed(batch);
   Watch(-1, tokens);
   for (int64_t i = 0; i < config_.layers; ++i) {
+    if (group_ && !group_->communicator->status()) return;
     const LayerWeights& w = weights_.layers[i];
     const KvLayerView& layer_kv = kv[i];
     if (config_.altup.streams > 0) Predict(w, tokens);
@@ -151,12 +152,13 @@ void CpuDecoder::Embed(const RaggedBatch& batch) {
 void CpuDecoder::EmbedTokens(const RaggedBatch& batch) {
   const bool projected = config_.embedding_dim > 0;
   float* const embedded = projected ? work_.narrow.data() : work_.x.data();
-  celer::Embed({.tokens = batch.tokens,
+  celer::Embed({.tokens = group_ ? OwnTokens(batch.tokens) : batch.tokens,
                 .table = weights_.embedding,
                 .scale = config_.embedding_scale,
                 .out = embedded,
                 .pool = pool_},
                added_);
+  if (group_) JoinEmbeddings(batch.tokens, projected ? config_.embedding_dim : config_.hidden, embedded);
   if (projected)
     Matmul({.x = embedded, .tokens = batch.token_count(), .pool = pool_},
            {.w = weights_.project_in, .out = work_.x.data(), .out_stride = config_.hidden}, added_);
@@ -265,10 +267,25 @@ void CpuDecoder::AddBranch(float* x, const WeightView& w, const float* bias, con
   // That of the input is that of the output, apart from the bias, which the loader has scaled.
   if (config_.residual_scale != 1)
     for (int64_t i = 0; i < tokens * w.cols; ++i) x[i] *= config_.residual_scale;
-  float* const to = work_.x.data();
+  float *const to = work_.x.data(), *const branch = work_.branch.data();
   const MatmulArgs product = {.x = x, .tokens = tokens, .pool = pool_};
-  if (!post_norm || config_.residual_norm)
+  const bool normed = post_norm && !config_.residual_norm;
+  if (normed || group_) {
+    Matmul(product, {.w = w, .bias = bias, .out = branch, .out_stride = config_.hidden}, added_);
+    if (group_) SumOverRanks(branch, tokens * config_.hidden);
+  } else {
     Matmul(product, {.w = w, .bias = bias, .residual = to, .out = to, .out_stride = config_.hidden}, added_);
+  }
+  if (normed)
+    AddNormed({.x = branch,
+               .weight = post_norm,
+               .eps = config_.norm_eps,
+               .rows = tokens,
+               .cols = config_.hidden,
+               .to = to,
+               .pool = pool_});
+  else if (group_)
+    vec::Axpy(1.0f, branch, to, tokens * config_.hidden);
   if (config_.residual_norm)
     LayerNorm({.x = to,
                .scale = post_norm,
@@ -278,16 +295,6 @@ void CpuDecoder::AddBranch(float* x, const WeightView& w, const float* bias, con
                .rows = tokens,
                .cols = config_.hidden,
                .pool = pool_});
-  if (!post_norm || config_.residual_norm) return;
-  float* const branch = work_.branch.data();
-  Matmul(product, {.w = w, .bias = bias, .out = branch, .out_stride = config_.hidden}, added_);
-  AddNormed({.x = branch,
-             .weight = post_norm,
-             .eps = config_.norm_eps,
-             .rows = tokens,
-             .cols = config_.hidden,
-             .to = to,
-             .pool = pool_});
 }
 
 void CpuDecoder::Output(const LayerWeights& w, int64_t tokens) {
@@ -321,6 +328,11 @@ void CpuDecoder::Down(const LayerWeights& w, int64_t tokens) {
 
 void CpuDecoder::Moe(const LayerWeights& w, int64_t tokens, float* to) {
   const MoeConfig& moe = config_.moe;
+  const int64_t size = tokens * config_.hidden;
+  if (group_) {
+    to = work_.branch.data();
+    std::fill_n(to, size, 0.0f);
+  }
   celer::Moe({.x = work_.x.data(),
               .to = to,
               .tokens = tokens,
@@ -353,10 +365,26 @@ void CpuDecoder::Moe(const LayerWeights& w, int64_t tokens, float* to) {
               .residual_scale = config_.residual_scale,
               .pool = pool_},
              added_);
+  if (!group_) return;
+  SumOverRanks(to, size);
+  vec::Axpy(1.0f, to, work_.x.data(), size);
+}
+
+void CpuDecoder::AddExperts(int64_t layer, float* x, int64_t tokens) {
+  EnsureWorkspace(tokens);
+  const int64_t values = tokens * config_.hidden;
+  std::copy_n(x, values, work_.x.data());
+  added_ = {};
+  Moe(weights_.layers[layer], tokens);
+  std::copy_n(work_.x.data(), values, x);
 }
 
 void CpuDecoder::Logits(const RaggedBatch& batch, float* logits) {
   const DecoderConfig& c = config_;
+  if (group_) {
+    const size_t size = batch.logit_rows.size() * static_cast<size_t>(c.vocab);
+    if (work_.part_logits.size() < size) work_.part_logits.resize(size);
+  }
   const float *const x = work_.x.data(), *read = x, *norm = weights_.norm;
   std::span<const int32_t> rows = batch.logit_rows;
   LowRankBatch added = added_;
@@ -380,14 +408,16 @@ void CpuDecoder::Logits(const RaggedBatch& batch, float* logits) {
                  .bias = weights_.head_bias,
                  .scale = c.logit_scale,
                  .softcap = c.logit_softcap,
-                 .out = logits,
+                 .out = group_ ? work_.part_logits.data() : logits,
                  .pool = pool_},
                 added);
+  if (group_) JoinLogits(std::ssize(batch.logit_rows), logits);
+  if (!logits) return;
   // Products with integers need not keep a NaN, and numbers whose squares overflow are zeros to a norm: such
   // rows are not left to them.
   for (size_t r = 0; r < batch.logit_rows.size(); ++r) {
     if (!(InverseRms(x + batch.logit_rows[r] * c.hidden, c.hidden, c.norm_eps) > 0))
-      std::fill_n(logits + static_cast<int64_t>(r) * c.vocab, c.vocab,
+      std::fill_n(logits + static_cast<int64_t>(r) * Vocabulary(), Vocabulary(),
                   std::numeric_limits<float>::quiet_NaN());
   }
 }
@@ -456,7 +486,7 @@ void CpuDecoder::EnsureWorkspace(int64_t tokens) {
     for (auto* v : {&work_.z, &work_.attention}) grow(*v, tokens * r.value_heads * r.value_dim);
     for (auto* v : {&work_.a, &work_.b}) grow(*v, tokens * r.value_heads);
   }
-  if (c.post_norm) grow(work_.branch, tokens * c.hidden);
+  if (c.post_norm || group_) grow(work_.branch, tokens * c.hidden);
   if (c.moe.beside_dense) grow(work_.sparse, tokens * c.hidden);
   for (auto* v : {&work_.per_layer, &work_.projected}) grow(*v, tokens * c.layers * c.per_layer_dim);
   if (c.laurel_rank > 0) grow(work_.laurel, tokens * c.hidden);

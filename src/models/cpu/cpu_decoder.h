@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device/aligned_vector.h"
+#include "device/group/communicator.h"
 #include "device/thread_pool.h"
 #include "kernels/llm/batch.h"
 #include "kernels/llm/recurrent_state.h"
@@ -57,11 +58,26 @@ class CpuDecoder {
   // An error if an adapter is for another model.
   Status CheckLora(const LoraAdapter& adapter) const { return lora_->Check(adapter); }
 
+  // The experts of one layer alone: adds to x[tokens, hidden] what they make of it.
+  void AddExperts(int64_t layer, float* x, int64_t tokens);
+
+  // Of one rank of several, whose weights are its part of the model: what it shares with the others. Every rank runs
+  // every batch; `logits` may be null on those that need none.
+  struct Group {
+    Communicator* communicator = nullptr;       // must outlive it
+    std::span<const int64_t> vocab_parts = {};  // [ranks], tokens that each has; must outlive it
+  };
+  void set_group(const Group& group);
+
   // Adds up each operator's time there, until set to nullptr again.
   void set_profile(OpProfile* profile) { profile_ = profile; }
   // Writes what the first layer reads, x[tokens, hidden], in the place of the tokens' embeddings.
   using Input = std::function<void(const RaggedBatch& batch, float* x)>;
   void set_input(Input input) { input_ = std::move(input); }
+  // [tokens, hidden], what the last layer left of the batch that ran last.
+  std::span<const float> residual(int64_t tokens) const {
+    return {work_.x.data(), static_cast<size_t>(tokens * config_.hidden)};
+  }
   // For debugging: calls `watch` after each layer; empty ends it.
   void set_watch(LayerWatch watch) { watch_ = std::move(watch); }
 
@@ -104,6 +120,12 @@ class CpuDecoder {
   void AddLaurel(int64_t tokens);
   void FinishLayer(int64_t layer, int64_t tokens);
   void Logits(const RaggedBatch& batch, float* logits);
+  // With the other ranks (cpu_group.cc). A failure ends the group, and what is computed from there on is of no use.
+  std::span<const int32_t> OwnTokens(std::span<const int32_t> tokens);
+  void JoinEmbeddings(std::span<const int32_t> tokens, int64_t width, float* embedded);
+  void SumOverRanks(float* values, int64_t count);
+  void JoinLogits(int64_t rows, float* logits);
+  int64_t Vocabulary() const { return group_ ? group_->vocab : config_.vocab; }
   // The last norm and the projection to the embedding's width.
   void ProjectOut(std::span<const int32_t> rows);
   void Hidden(const HiddenRows& rows);
@@ -137,6 +159,10 @@ class CpuDecoder {
   OpProfile* profile_ = nullptr;
   LayerWatch watch_;
   Input input_;
+  struct InGroup : Group {
+    int64_t vocab = 0, first_token = 0;  // of all ranks; of this one
+  };
+  std::optional<InGroup> group_;
 
   // Scratch for the largest batch seen so far.
   struct Workspace {
@@ -151,8 +177,10 @@ class CpuDecoder {
     AlignedVector<float> modes, coefficients;   // [tokens, streams], [tokens, streams, streams]
     AlignedVector<float> laurel, laurel_low;    // [tokens, hidden], [tokens, laurel_rank]
     std::vector<int32_t> known_tokens;          // that the embeddings of each layer's own have
-    AlignedVector<float> narrow;                // rows of a projected embedding, or of what the head reads
-    std::vector<int32_t> all_rows, mix_of;      // of those rows
+    AlignedVector<float> part_logits, all_logits;  // of ranks
+    std::vector<int32_t> own_tokens;
+    AlignedVector<float> narrow;            // rows of a projected embedding, or of what the head reads
+    std::vector<int32_t> all_rows, mix_of;  // of those rows
     Angles angles, local_angles;
     std::vector<float> query_scale;  // [tokens], of models that scale queries by position
     std::vector<int32_t> lengths;

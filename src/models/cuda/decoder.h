@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -17,6 +18,7 @@
 #include "device/stream.h"
 #include "kernels/llm/batch.h"
 #include "models/cuda/memory/memory_plan.h"
+#include "models/cuda/ranks.h"
 #include "models/kv_budget.h"
 #include "models/layer_watch.h"
 #include "models/load/model.h"
@@ -26,6 +28,7 @@ namespace celer {
 
 class CudaKv;
 class CudaStates;
+class LoraMix;
 
 namespace cuda {
 struct SampleRow;
@@ -48,18 +51,40 @@ struct CudaDecoderOptions {
   Activations activations = Activations::k16Bit;
   StepLaunch launch = StepLaunch::kFused;
   KvBudget kv_budget = {};  // its context is the one above
+  int64_t memory = 0;       // of the GPU, that this decoder and its keys and values may take; 0: what is free
+  // Experts that run elsewhere (set_experts): of the first so many of its layers. Their weights are not uploaded.
+  int64_t experts_elsewhere = 0;
+  CudaRankOptions ranks = {};
+  int64_t lora_memory = 0;  // bytes for adapters; 0: sequences have none
+};
+
+// What a plan of several devices needs to know of one, in bytes.
+struct CudaMeasure {
+  struct Layer {
+    int64_t weights = 0, experts = 0;  // experts: of weights
+    int64_t kv_block = 0;
+  };
+  std::vector<Layer> layers;
+  int64_t embedding = 0, head = 0;
+  int64_t fixed = 0;  // workspace and staging
+  int64_t room = 0;   // for weights, keys and values: what may be taken, less those
 };
 
 class CudaDecoder {
  public:
-  // Uploads the weights of `host`, which holds them as its file does and is not needed afterwards.
+  // Of a decoder with these options, without its memory. An error if the GPU does not run the model.
+  static Result<CudaMeasure> Measure(const Model& host, const CudaDecoderOptions& options);
+  // Uploads the weights of `host`, which holds them as its file does and is not needed afterwards. Of a host with some of
+  // the layers (LoadOptions::layers) the decoder runs those: without the embedding it needs set_input(), without the head
+  // it has no logits, and Residual() instead.
   static Result<std::unique_ptr<CudaDecoder>> Make(const Model& host, const CudaDecoderOptions& options);
   // The same architecture with random weights made on the GPU, for benchmarks.
   static Result<std::unique_ptr<CudaDecoder>> Random(const DecoderConfig& config,
                                                      const CudaDecoderOptions& options);
   ~CudaDecoder();
 
-  const DecoderConfig& config() const;
+  const DecoderConfig& config() const;  // of a rank's part: its own heads, widths, tokens
+  int64_t vocab() const;                // of all ranks
   int64_t active_bytes() const;
   int64_t device_bytes() const;     // weights
   int64_t peak_load_bytes() const;  // weights and staging while loading
@@ -68,6 +93,8 @@ class CudaDecoder {
   const std::map<std::string, int64_t>& bytes_by_format() const;
   const std::string& device_name() const;
   int device() const;
+  // Whether other devices run a part of each step: the host has to be there for that.
+  bool needs_host() const;
 
   // Where keys and values are, for all batches from the first on. `kv` is of this model and device, and
   // outlives the decoder.
@@ -75,10 +102,23 @@ class CudaDecoder {
   Status UseKv(const CudaKv& kv, const CudaStates* states = nullptr);
 
   // Runs a batch; the logits of batch.logit_rows stay on the GPU until Logits() copies them.
-  // `slots`: of each sequence's state, of a model with recurrent layers.
-  Status Forward(const RaggedBatch& batch, std::span<const int32_t> slots = {});
+  // `slots`: of each sequence's state, of a model with recurrent layers. `lora`: the adapters of each, which CheckLora()
+  // has passed; empty if none has any.
+  using Lora = std::span<const std::shared_ptr<const LoraMix>>;
+  Status Forward(const RaggedBatch& batch, std::span<const int32_t> slots = {}, Lora lora = {});
   // [rows, vocab] of the last Forward or Decode; waits for it. Valid until the next call.
   Result<std::span<const float>> Logits();
+
+  // What the first layer reads of a batch, x[tokens, hidden] in pinned memory, where there is no embedding here. The batch
+  // has its tokens then, in decode steps as well.
+  using Input = std::function<Status(const RaggedBatch& batch, float* x)>;
+  void set_input(Input input);
+  // Adds to x[tokens, hidden], in pinned memory, what the experts of layer `layer` make of it: of those layers whose
+  // experts run elsewhere.
+  using Experts = std::function<Status(int64_t layer, float* x, int64_t tokens)>;
+  void set_experts(Experts experts);
+  // [tokens, hidden], what the last layer left of the last Forward; waits for it. Valid until the next call.
+  Result<std::span<const float>> Residual();
 
   // [tokens, hidden] of the last Forward: each token's hidden state after the last norm; waits for it. Valid
   // until the next call.
@@ -90,7 +130,12 @@ class CudaDecoder {
   // token has logits.
   enum class Choose { kMostLikely, kSampled };
   Status Decode(const RaggedBatch& batch, Choose choose = Choose::kMostLikely,
-                std::span<const int32_t> slots = {});
+                std::span<const int32_t> slots = {}, Lora lora = {});
+
+  // A sentence if sequences cannot run with these adapters here. Thread-safe.
+  Status CheckLora(const LoraMix& mix) const;
+  // Whether one batch can have all of them.
+  bool LoraFits(Lora lora) const;
   // Waits for the tokens that the step at these positions chose; at most a few steps back.
   Status ChosenTokens(std::span<const int32_t> positions, std::span<int32_t> tokens);
   // Of row `row` of that step, once its tokens are here; for rows that ask for logprobs.

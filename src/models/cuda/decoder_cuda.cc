@@ -9,8 +9,10 @@
 #include "device/cuda_status.h"
 #include "device/gpu/gpu_code.h"
 #include "device/gpu_turns.h"
+#include "kernels/llm/exchange/peers_cuda.h"
 #include "kernels/llm/latent/cuda/latent_cuda.h"
 #include "models/cuda/batch.h"
+#include "models/cuda/cuda_lora.h"
 #include "models/cuda/forward.h"
 #include "models/cuda/graphs.h"
 #include "models/cuda/memory/kv.h"
@@ -64,12 +66,19 @@ struct CudaDecoder::Impl {
   }
 
   Status Start();
+  Status PlanFree();
   Status PlanAndCheck(const WeightBytes& weight_bytes);
   Status PlanRows();
   void MakeGemm();
   Status Allocate();
   Status CheckBatch(const RaggedBatch& asked, std::span<const int32_t> slots) const;
+  Status PrepareLora(const RaggedBatch& asked, Lora mixes, std::span<const int32_t> logit_rows);
   Status QueueDecode(ForwardStrategy strategy, int count, bool sampled, bool captured);
+  Result<GpuTurns::Turn> TakeTurn() { return turns ? turns->Take() : GpuTurns::Turn(); }
+  Status TakeInput(const RaggedBatch& batch);
+  Status QueueLayers(ForwardStrategy strategy, int count, int rows);
+  // Whether decode steps may be captured graphs: not with work of the host in the middle.
+  bool captures() const { return options.launch != StepLaunch::kEager && options.experts_elsewhere == 0; }
 
   CudaDecoderOptions options;
   Status runs;  // whether it does
@@ -79,17 +88,22 @@ struct CudaDecoder::Impl {
   CudaShape shape;
   CudaFault fault;
   std::optional<Stream> stream;
-  std::unique_ptr<GpuTurns> turns;  // of the stream
+  std::unique_ptr<GpuTurns>
+      turns;  // of the stream; none where ranks share the GPU: their kernels wait for each other
   CudaMarks marks;
   CudaWorkspace workspace;
   CudaOutputs outputs;
   std::optional<UploadRing> uploads;
   CudaBatch batch;
+  std::unique_ptr<CudaLora> lora;  // none: options.lora_memory is 0
+  int64_t lora_version = 0;        // that the graphs were captured with
   std::optional<CudaOperators> operators;
   std::optional<cuda::Gemm> gemm;  // until forward has it
   std::string no_gemm;             // why there is none
   std::optional<CudaForward> forward;
   DecodeGraphs graphs;
+  bool embeds = true, heads = true;  // whether it has the embedding, and the output head
+  Input input;                       // where it has no embedding
   bool has_kv = false;
   int64_t state_slots = 0;
   int64_t last_rows = 0, last_tokens = 0;
@@ -101,16 +115,49 @@ CudaDecoder::~CudaDecoder() = default;
 Result<std::unique_ptr<CudaDecoder>> CudaDecoder::Make(const Model& host, const CudaDecoderOptions& options) {
   const CudaDeviceScope scope(options.device);
   auto impl = std::make_unique<Impl>(host.config(), options);
+  impl->embeds = static_cast<bool>(host.weights().embedding);
+  impl->heads = static_cast<bool>(host.weights().head);
+  impl->model.experts_elsewhere = options.experts_elsewhere;
   CELER_RETURN_IF_ERROR(impl->Start());
   impl->model.weights->set_plan(host.plan().With(options.weights));
-  CELER_RETURN_IF_ERROR(impl->PlanAndCheck(
-      [&](const cuda::DeviceWeights& store) { return CudaModel::PlannedBytes(host, store); }));
+  CELER_RETURN_IF_ERROR(impl->PlanAndCheck([&](const cuda::DeviceWeights& store) {
+    return CudaModel::PlannedBytes(host, store, options.experts_elsewhere);
+  }));
   if (const Status loaded = impl->model.Load(host); !loaded)
     return loaded.error().message().starts_with("tensor '") ? loaded.error().WithContext(host.path())
                                                             : loaded.error();
   CELER_RETURN_IF_ERROR(impl->PlanRows());
   CELER_RETURN_IF_ERROR(impl->Allocate());
   return std::unique_ptr<CudaDecoder>(new CudaDecoder(std::move(impl)));
+}
+
+Result<CudaMeasure> CudaDecoder::Measure(const Model& host, const CudaDecoderOptions& options) {
+  const CudaDeviceScope scope(options.device);
+  Impl impl(host.config(), options);
+  CELER_RETURN_IF_ERROR(impl.Start());
+  impl.model.weights->set_plan(host.plan().With(options.weights));
+  const cuda::DeviceWeights& store = *impl.model.weights;
+  const DecoderWeights& w = host.weights();
+  CudaMeasure measure;
+  for (int64_t i = 0; i < host.config().layers; ++i) {
+    const CudaModel::LayerBytes bytes =
+        CudaModel::PlannedLayer(host, w.layers[static_cast<size_t>(i)], store);
+    measure.layers.push_back(
+        {.weights = bytes.all,
+         .experts = bytes.experts,
+         .kv_block = DeviceKvBlockBytes(SliceLayers(host.config(), {.first = i, .count = 1}), options.kv)});
+  }
+  const auto planned = [&](const WeightView& view) {
+    return cuda::DeviceWeights::PlannedBytes(store.PlanMatrix(view, WeightRole::kVocabulary));
+  };
+  measure.embedding = planned(w.embedding);
+  measure.head = planned(w.head);
+  CELER_RETURN_IF_ERROR(impl.PlanFree());
+  impl.plan.workspace = CudaWorkspace::Bytes(impl.shape);
+  impl.plan.staging = 2 * cuda::DeviceWeights::kStagingBytes;
+  measure.fixed = impl.plan.workspace + impl.plan.staging;
+  measure.room = impl.plan.room();
+  return measure;
 }
 
 Result<std::unique_ptr<CudaDecoder>> CudaDecoder::Random(const DecoderConfig& config,
@@ -142,28 +189,55 @@ Status CudaDecoder::Impl::Start() {
   CELER_RETURN_IF_ERROR(runs);
   CELER_RETURN_IF_ERROR(CheckHeads(config, options.kv, options.device));
   CELER_RETURN_IF_ERROR(CheckStatesRunOnGpu(config.recurrent));
-  const bool wgmma = cuda::WgmmaRuns() && options.wgmma && !options.exact && ForceAllowsWgmma();
+  const CudaRankOptions& ranks = options.ranks;
+  if (ranks.peers && options.activations != Activations::k16Bit)
+    return Error::Unsupported("`activations` ", CodeName(options.activations),
+                              " does not run on several ranks yet; leave it out");
+  // Ranks on one GPU wait for each other inside of kernels, so none of them may hold more of it than it needs: no kernel
+  // whose blocks wait for each other, and no library whose kernels are loaded when they are first used.
+  const bool alone = !ranks.shares_gpu();
+  const bool wgmma = cuda::WgmmaRuns() && options.wgmma && !options.exact && ForceAllowsWgmma() && alone;
   shape = {.config = &config,
            .max_tokens = options.max_tokens,
            .context = KvBlocksFor(options.context) * kKvBlockTokens,
            .kv = options.kv,
            .exact = options.exact,
            .wgmma = wgmma,
-           .gemm = !options.exact && !wgmma && !model.general,
-           .fused = options.launch == StepLaunch::kFused && !options.deterministic && !model.general,
+           .gemm = !options.exact && !wgmma && !model.general && alone,
+           .fused = options.launch == StepLaunch::kFused && !options.deterministic && !model.general &&
+                    !ranks.peers && embeds && heads,
            .deterministic = options.deterministic,
            .general = model.general,
-           .sequences = std::clamp<int64_t>(options.sequences, 1, std::min(kMaxDecode, options.max_tokens))};
+           .lora = options.lora_memory > 0,
+           .sequences = std::clamp<int64_t>(options.sequences, 1, std::min(kMaxDecode, options.max_tokens)),
+           .all_vocab = ranks.all_vocab(),
+           .leads = ranks.peers && ranks.rank == 0};
   if (options.deterministic && !wgmma)
     return Error::Unsupported(
         "`deterministic` needs products of tiles, which `exact` and a CELER_FORCE of others exclude; use "
         "`device` cpu");
   CELER_ASSIGN(Stream made, Stream::Create(options.device, true));
   stream.emplace(std::move(made));
-  CELER_ASSIGN(turns, GpuTurns::Join(options.device, *stream));
+  if (alone) {
+    CELER_ASSIGN(turns, GpuTurns::Join(options.device, *stream));
+  }
   uploads.emplace(options.device, *stream);
   CELER_ASSIGN(cuda::DeviceWeights store, cuda::DeviceWeights::Create(options.device, options.weights));
   model.weights.emplace(std::move(store));
+  return {};
+}
+
+// What may be taken, with the margin.
+Status CudaDecoder::Impl::PlanFree() {
+  // Memory that the caching pool holds from earlier models of this process is free, too.
+  CELER_ASSIGN(CachingPool * pool, CudaPool(options.device));
+  pool->Trim();
+  size_t free = 0, total = 0;
+  CELER_RETURN_IF_ERROR(CudaStatus(cudaMemGetInfo(&free, &total), "asking for the free GPU memory"));
+  plan.free = options.ranks.peers ? options.ranks.free_bytes : static_cast<int64_t>(free);
+  constexpr int64_t kLeastMargin = int64_t{512} << 20;
+  plan.margin = std::max(kLeastMargin, static_cast<int64_t>(total) / 50);
+  if (options.memory > 0) plan.free = std::min(plan.free, options.memory + plan.margin);
   return {};
 }
 
@@ -172,15 +246,11 @@ Status CudaDecoder::Impl::PlanAndCheck(const WeightBytes& weight_bytes) {
   plan.weights = weight_bytes(*model.weights);
   plan.kv_block_bytes = DeviceKvBlockBytes(model.config, options.kv);
   plan.workspace = CudaWorkspace::Bytes(shape);
+  if (shape.lora)
+    plan.lora =
+        options.lora_memory + CudaLora::FixedBytes(model.config, shape.max_tokens, shape.logit_rows());
   plan.staging = 2 * cuda::DeviceWeights::kStagingBytes;
-  // Memory that the caching pool holds from earlier models of this process is free, too.
-  CELER_ASSIGN(CachingPool * pool, CudaPool(options.device));
-  pool->Trim();
-  size_t free = 0, total = 0;
-  CELER_RETURN_IF_ERROR(CudaStatus(cudaMemGetInfo(&free, &total), "asking for the free GPU memory"));
-  plan.free = static_cast<int64_t>(free);
-  constexpr int64_t kLeastMargin = int64_t{512} << 20;
-  plan.margin = std::max(kLeastMargin, static_cast<int64_t>(total) / 50);
+  CELER_RETURN_IF_ERROR(PlanFree());
   KvBudget budget = options.kv_budget;
   budget.context = shape.context;
   plan.state_bytes = DeviceStateBytes(model.config.recurrent);
@@ -218,7 +288,7 @@ Status CudaDecoder::Impl::PlanRows() {
                      .wgmma = shape.wgmma,
                      .fp8 = CodeOnGpu(options.device).stands_for >= 89,
                      .deterministic = shape.deterministic,
-                     .keepable = model.CanKeepRows()};
+                     .keepable = model.CanKeepRows() && !options.ranks.shares_gpu()};
   CELER_ASSIGN(const bool wanted, WantsRows(facts));
   if (!wanted) return {};
   size_t free = 0, total = 0;
@@ -269,13 +339,26 @@ Status CudaDecoder::Impl::Allocate() {
   CELER_RETURN_IF_ERROR(outputs.Make(options.device, shape));
   const CudaMemory& memory = workspace.memory();
   batch.Use(memory, shape);
+  if (shape.lora) {
+    lora = std::make_unique<CudaLora>(options.device, model, *stream, fault, options.lora_memory);
+    CELER_RETURN_IF_ERROR(lora->Allocate(shape.max_tokens, shape.logit_rows()));
+  }
   operators.emplace(CudaOperators{.model = model,
                                   .shape = shape,
                                   .memory = memory,
                                   .batch_state = batch,
                                   .stream = *stream,
                                   .fault = fault,
-                                  .marks = marks});
+                                  .marks = marks,
+                                  .ranks = options.ranks.peers ? &options.ranks : nullptr});
+  if (options.ranks.shares_gpu())  // while others wait on the GPU nothing should be allocated
+    CELER_RETURN_IF_ERROR(
+        uploads->Reserve(4 * (8 * shape.max_tokens + shape.sequences * shape.table_width())));
+  if (options.ranks.peers)
+    options.ranks.peers->Publish(options.ranks.rank, {.parts = memory.rank_parts,
+                                                      .logits = memory.logits,
+                                                      .logits_width = static_cast<int>(model.config.vocab),
+                                                      .lists = memory.rank_lists});
   if (shape.gemm) MakeGemm();
   if (shape.gemm && !gemm)
     log::Info("{}; prompts are computed {} tokens at a time", no_gemm, kMaxMatvecTokens);
@@ -322,7 +405,51 @@ Status CudaDecoder::Impl::CheckBatch(const RaggedBatch& asked, std::span<const i
   return batch.Check(asked);
 }
 
-Status CudaDecoder::Forward(const RaggedBatch& batch, std::span<const int32_t> slots) {
+// Where results must not depend on the batch, tokens without adapters take the way of the others, too.
+Status CudaDecoder::Impl::PrepareLora(const RaggedBatch& asked, Lora mixes,
+                                      std::span<const int32_t> logit_rows) {
+  operators->lora = nullptr;
+  if (mixes.empty() && !(lora && shape.deterministic)) return {};
+  CELER_CHECK(lora != nullptr);  // CheckLora() has passed none
+  CELER_RETURN_IF_ERROR(lora->Prepare(mixes, asked.seq_start, logit_rows, *uploads));
+  operators->lora = lora.get();
+  if (std::exchange(lora_version, lora->version()) != lora->version()) graphs.ForgetAdapted();
+  return {};
+}
+
+Status CudaDecoder::CheckLora(const LoraMix& mix) const {
+  if (mix.uses().empty()) return {};
+  if (impl_->lora) return impl_->lora->Check(mix);
+  return Error::Unsupported(
+      "no GPU memory was set aside for LoRA adapters; load one with the model, or set "
+      "`lora_memory`");
+}
+
+bool CudaDecoder::LoraFits(Lora lora) const {
+  return lora.empty() || (impl_->lora && impl_->lora->FitTogether(lora));
+}
+
+// Behind whatever still reads x: the copy is in order with the steps.
+Status CudaDecoder::Impl::TakeInput(const RaggedBatch& of) {
+  if (embeds) return {};
+  if (!input) return Error::Invalid("a batch before set_input(): there is no embedding here");
+  const int64_t values = std::ssize(of.positions) * model.config.hidden;
+  CELER_ASSIGN(std::byte * piece, uploads->Begin(values * 4));
+  auto* const x = reinterpret_cast<float*>(piece);
+  CELER_RETURN_IF_ERROR(input(of, x));
+  if (model.residual_scale != 1)
+    for (int64_t i = 0; i < values; ++i) x[i] /= model.residual_scale;
+  CELER_RETURN_IF_ERROR(uploads->Copy(workspace.memory().x, x, values * 4));
+  return uploads->End();
+}
+
+// A batch on the stream, operator by operator.
+Status CudaDecoder::Impl::QueueLayers(ForwardStrategy strategy, int count, int rows) {
+  forward->Run(strategy, count, rows);
+  return fault.Take("running the model on the GPU");
+}
+
+Status CudaDecoder::Forward(const RaggedBatch& batch, std::span<const int32_t> slots, Lora lora) {
   Impl& d = *impl_;
   const CudaDeviceScope scope(d.options.device);
   const int64_t count = batch.token_count(), rows = static_cast<int64_t>(batch.logit_rows.size());
@@ -330,20 +457,48 @@ Status CudaDecoder::Forward(const RaggedBatch& batch, std::span<const int32_t> s
     return Error::Invalid("a batch of ", count, " tokens and ", rows,
                           " rows of logits; the GPU was set up for ", d.options.max_tokens, " and ",
                           max_logit_rows());
+  if (rows > 0 && !d.heads) return Error::Invalid("logits of layers that have no output head behind them");
   CELER_RETURN_IF_ERROR(d.CheckBatch(batch, slots));
+  CELER_RETURN_IF_ERROR(d.PrepareLora(batch, lora, batch.logit_rows));
+  // Of layers in front of others, a step of single tokens: what Decode() does for the last ones.
+  const bool step = !d.heads && batch.seqs() == count && count <= max_decode() && !d.forward->watched();
+  const int64_t keys = MostKeys(batch);
   CELER_ASSIGN(
       const ForwardStrategy strategy,
-      ChooseForward(d.forward->BatchFacts(static_cast<int>(count), static_cast<int>(rows), MostKeys(batch))));
+      ChooseForward(step ? d.forward->StepFacts(static_cast<int>(count), keys)
+                         : d.forward->BatchFacts(static_cast<int>(count), static_cast<int>(rows), keys)));
   CELER_RETURN_IF_ERROR(
       d.batch.Send(batch, d.state_slots > 0 ? slots : std::span<const int32_t>(), *d.uploads));
-  CELER_ASSIGN(const GpuTurns::Turn turn, d.turns->Take());
-  d.marks.Begin(*d.stream, /*captured=*/false);
-  d.forward->Run(strategy, static_cast<int>(count), static_cast<int>(rows));
-  d.marks.Mark(Op::kLogits);  // where they end
+  CELER_RETURN_IF_ERROR(d.TakeInput(batch));
+  CELER_ASSIGN(const GpuTurns::Turn turn, d.TakeTurn());
   d.last_rows = rows;
   d.last_tokens = count;
-  CELER_RETURN_IF_ERROR(d.fault.Take("running the model on the GPU"));
+  if (step && d.captures() && !d.marks.on() && count <= DecodeGraphs::kMaxSequences)
+    return d.graphs.Launch({.strategy = strategy,
+                            .sampled = false,
+                            .adapted = d.operators->lora != nullptr,
+                            .sequences = static_cast<int>(count)},
+                           *d.stream, [&] { return d.QueueLayers(strategy, static_cast<int>(count), 0); });
+  d.marks.Begin(*d.stream, /*captured=*/false);
+  const Status queued = d.QueueLayers(strategy, static_cast<int>(count), static_cast<int>(rows));
+  d.marks.Mark(Op::kLogits);  // where they end
+  CELER_RETURN_IF_ERROR(queued);
   return d.marks.Take();
+}
+
+void CudaDecoder::set_input(Input input) {
+  impl_->input = std::move(input);
+}
+
+void CudaDecoder::set_experts(Experts experts) {
+  impl_->forward->set_experts(std::move(experts));
+}
+
+Result<std::span<const float>> CudaDecoder::Residual() {
+  Impl& d = *impl_;
+  const CudaDeviceScope scope(d.options.device);
+  return d.outputs.Residual(d.workspace.memory(), d.last_tokens * d.model.config.hidden,
+                            d.model.residual_scale, *d.stream);
 }
 
 Result<std::span<const float>> CudaDecoder::Logits() {
@@ -369,22 +524,25 @@ Status CudaDecoder::Impl::QueueDecode(ForwardStrategy strategy, int count, bool 
   const CudaMemory& memory = workspace.memory();
   const cuda::GreedyTarget choice = outputs.Greedy(memory);
   marks.Begin(*stream, captured);
-  if (!forward->RunStep(strategy, count, sampled ? nullptr : &choice)) {
+  const bool chosen = forward->RunStep(strategy, count, sampled ? nullptr : &choice);
+  if (!chosen && operators->first_rank()) {
     marks.Mark(Op::kSampling);
     fault.Check(sampled ? cuda::LaunchSample(outputs.Sampled(memory, count), stream->get())
-                        : cuda::LaunchGreedy({.logits = memory.logits,
+                        : cuda::LaunchGreedy({.logits = memory.Chosen(),
                                               .rows = count,
-                                              .vocab = static_cast<int>(model.config.vocab),
+                                              .vocab = static_cast<int>(shape.vocab()),
                                               .best = memory.greedy_best,
                                               .tickets = memory.greedy_tickets,
                                               .to = choice},
                                              stream->get()));
   }
+  operators->ShareTokens(count);
   marks.Mark(Op::kSampling);  // where it ends
   return fault.Take("queueing a decode step");
 }
 
-Status CudaDecoder::Decode(const RaggedBatch& batch, Choose choose, std::span<const int32_t> slots) {
+Status CudaDecoder::Decode(const RaggedBatch& batch, Choose choose, std::span<const int32_t> slots,
+                           Lora lora) {
   Impl& d = *impl_;
   const CudaDeviceScope scope(d.options.device);
   const auto count = static_cast<int64_t>(batch.positions.size());
@@ -393,23 +551,31 @@ Status CudaDecoder::Decode(const RaggedBatch& batch, Choose choose, std::span<co
   if (batch.seqs() != count || batch.seq_start[0] != 0 || batch.seq_start.back() != count)
     return Error::Invalid("a decode step has one token of each sequence, not ", count, " tokens of ",
                           batch.seqs(), " sequences");
+  if (!d.heads) return Error::Invalid("a decode step of layers that have no output head behind them");
+  if (!d.embeds && batch.tokens.empty())
+    return Error::Invalid("a decode step whose tokens the layers in front have not seen");
   CELER_RETURN_IF_ERROR(d.CheckBatch(batch, slots));
   const bool sampled = choose == Choose::kSampled;
   const int rows = static_cast<int>(count);
+  CELER_RETURN_IF_ERROR(d.PrepareLora(batch, lora, {}));
   CELER_ASSIGN(const ForwardStrategy strategy, ChooseForward(d.forward->StepFacts(rows, MostKeys(batch))));
   CELER_RETURN_IF_ERROR(
       d.batch.SendStep(batch, d.state_slots > 0 ? slots : std::span<const int32_t>(), *d.uploads));
+  CELER_RETURN_IF_ERROR(d.TakeInput(batch));
   d.last_rows = count;
-  CELER_ASSIGN(const GpuTurns::Turn turn, d.turns->Take());
+  CELER_ASSIGN(const GpuTurns::Turn turn, d.TakeTurn());
   const auto queue = [&] { return d.QueueDecode(strategy, rows, sampled, /*captured=*/true); };
-  if (d.marks.on())  // a graph of its own, with the events inside
+  if (d.marks.on() && d.options.experts_elsewhere == 0)  // a graph of its own, with the events inside
     CELER_RETURN_IF_ERROR(DecodeGraphs::LaunchOnce(*d.stream, queue));
   // Larger steps take so long that the host is ahead of them without a graph.
-  else if (d.options.launch == StepLaunch::kEager || count > DecodeGraphs::kMaxSequences)
+  else if (!d.captures() || count > DecodeGraphs::kMaxSequences)
     CELER_RETURN_IF_ERROR(d.QueueDecode(strategy, rows, sampled, /*captured=*/false));
   else
-    CELER_RETURN_IF_ERROR(
-        d.graphs.Launch({.strategy = strategy, .sampled = sampled, .sequences = rows}, *d.stream, queue));
+    CELER_RETURN_IF_ERROR(d.graphs.Launch({.strategy = strategy,
+                                           .sampled = sampled,
+                                           .adapted = d.operators->lora != nullptr,
+                                           .sequences = rows},
+                                          *d.stream, queue));
   CELER_RETURN_IF_ERROR(d.outputs.StepDone(batch.positions[0]).Record(*d.stream));
   return d.marks.Take();
 }
@@ -456,6 +622,9 @@ const cuda::SampleLogprobs& CudaDecoder::SampledLogprobs(int64_t row) const {
 const DecoderConfig& CudaDecoder::config() const {
   return impl_->model.config;
 }
+int64_t CudaDecoder::vocab() const {
+  return impl_->shape.vocab();
+}
 int64_t CudaDecoder::active_bytes() const {
   return impl_->model.active_bytes();
 }
@@ -476,6 +645,9 @@ const std::map<std::string, int64_t>& CudaDecoder::bytes_by_format() const {
 }
 const std::string& CudaDecoder::device_name() const {
   return impl_->device_name;
+}
+bool CudaDecoder::needs_host() const {
+  return !impl_->embeds || impl_->options.experts_elsewhere > 0;
 }
 int CudaDecoder::device() const {
   return impl_->options.device;

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <optional>
 
+#include "device/buffer.h"
 #include "models/cuda/fused_step.h"
 #include "models/cuda/layer/layer_strategy.h"
 #include "models/layer_watch.h"
@@ -21,12 +23,16 @@ class CudaForward {
 
   bool decodes_in_one_kernel() const { return fused_.runs(); }
   void set_watch(LayerWatch watch) { watch_ = std::move(watch); }
+  bool watched() const { return static_cast<bool>(watch_); }
+  // As CudaDecoder::set_experts().
+  using Experts = std::function<Status(int64_t layer, float* x, int64_t tokens)>;
+  void set_experts(Experts experts) { experts_ = std::move(experts); }
 
   // What decides about a batch, and about a decode step. Its longest sequence has `most_keys` in the end.
   CudaFacts BatchFacts(int count, int rows, int64_t most_keys) const;
   CudaFacts StepFacts(int count, int64_t most_keys) const;
 
-  // A batch with logits for the tokens that were asked for. `strategy` is one that fits.
+  // A batch with logits for the tokens that were asked for. `strategy` is one that fits. Without an embedding x is there.
   void Run(ForwardStrategy strategy, int count, int rows);
   // A decode step, all of whose tokens have logits. With `choice` it may choose the most likely tokens
   // itself; returns whether it did.
@@ -38,6 +44,7 @@ class CudaForward {
   void Embed(int count, uint32_t* step = nullptr);
   void Layers(LayerStrategy& by, int count);
   void Watch(int64_t layer, int count);
+  void ExpertsElsewhere(int64_t layer, int count);
   LayerStrategy& Layerwise(ForwardStrategy strategy);
 
   CudaOperators& op_;
@@ -49,6 +56,8 @@ class CudaForward {
   std::unique_ptr<GemmStrategy> gemm_;
   std::unique_ptr<CodesStrategy> codes_;
   LayerWatch watch_;
+  Experts experts_;
+  Buffer crossing_;  // pinned: x on its way to experts elsewhere
 };
 
 }  // namespace celer

@@ -1,6 +1,7 @@
 #include "models/cuda/forward.h"
 
 #include "base/check.h"
+#include "device/cuda_allocator.h"
 #include "kernels/llm/embed/embed_cuda.h"
 #include "kernels/llm/rms_norm/norm_cuda.h"
 
@@ -21,6 +22,7 @@ Status CudaForward::Make(int device, std::optional<cuda::Gemm> gemm) {
     return {};
   }
   CELER_ASSIGN(gemm_, GemmStrategy::Make(device, op_, std::move(*gemm)));
+  general_.set_rows(gemm_.get());
   return {};
 }
 
@@ -34,7 +36,8 @@ CudaFacts CudaForward::Facts(int count, int rows) const {
           .gemm = gemm_ != nullptr,
           .rows = op_.shape.rows,
           .codes = codes_ != nullptr,
-          .general = general};
+          .general = general,
+          .adapted = op_.lora != nullptr};
 }
 
 CudaFacts CudaForward::BatchFacts(int count, int rows, int64_t most_keys) const {
@@ -78,6 +81,7 @@ LayerStrategy& CudaForward::Layerwise(ForwardStrategy strategy) {
 void CudaForward::Run(ForwardStrategy strategy, int count, int rows) {
   EmbedAndLayers(strategy, count);
   op_.Head(rows, /*gather=*/true);
+  op_.JoinLogits(rows);
 }
 
 bool CudaForward::RunStep(ForwardStrategy strategy, int count, const cuda::GreedyTarget* choice) {
@@ -89,6 +93,7 @@ bool CudaForward::RunStep(ForwardStrategy strategy, int count, const cuda::Greed
   }
   EmbedAndLayers(strategy, count);
   op_.Head(count, /*gather=*/false);
+  op_.JoinLogits(count);
   return false;
 }
 
@@ -104,19 +109,24 @@ void CudaForward::EmbedAndLayers(ForwardStrategy strategy, int count) {
 
 void CudaForward::Embed(int count, uint32_t* step) {
   op_.wgmma_prepared = false;
+  if (!op_.model.embedding) return;  // what the layers in front left is in its place
   op_.marks.Mark(Op::kEmbed);
   const DecoderConfig& c = op_.config();
   const CudaModel& model = op_.model;
+  const bool with_positions = model.positions && op_.first_rank();  // a sum over the ranks has them once
   op_.Check(cuda::LaunchEmbed({.tokens = op_.memory.tokens,
                                .count = count,
                                .table = model.embedding,
                                .scale = c.embedding_scale,
+                               .first_token = op_.first_token(),
                                .position_table = model.positions,
-                               .positions = model.positions ? op_.memory.positions : nullptr,
+                               .positions = with_positions ? op_.memory.positions : nullptr,
                                .position_offset = static_cast<int>(c.position_offset),
-                               .out = op_.memory.x,
+                               .out = op_.Sum(CudaOperators::Part::kEmbedding),
                                .step = step},
                               op_.stream.get()));
+  op_.JoinRanks(CudaOperators::Part::kEmbedding, count, op_.memory.x);
+  if (op_.lora) op_.lora->AddEmbedding(op_.memory.tokens, op_.memory.x, count);
   if (!model.embedding_norm) return;
   op_.Check(cuda::LaunchNorm({.x = op_.memory.x,
                               .tokens = count,
@@ -148,7 +158,7 @@ void CudaForward::Layers(LayerStrategy& by, int count) {
     if (!parallel) output();
     if (w.sparse()) {
       op_.marks.Mark(Op::kMoe);
-      op_.Moe(w, count);
+      w.experts_elsewhere ? ExpertsElsewhere(i, count) : op_.Moe(w, count);
     } else {
       op_.marks.Mark(Op::kGateUp);
       by.GateUp(w, batch, i);
@@ -158,6 +168,32 @@ void CudaForward::Layers(LayerStrategy& by, int count) {
     }
     Watch(i, count);
   }
+}
+
+// The experts' layer waits for the GPU, and the GPU for it: both need the whole of x.
+void CudaForward::ExpertsElsewhere(int64_t layer, int count) {
+  if (!op_.fault.ok()) return;
+  const int64_t values = count * op_.config().hidden;
+  const auto bytes = static_cast<size_t>(values) * 4;
+  if (crossing_.size() < bytes) {
+    auto made = Buffer::Allocate(
+        PinnedAllocator(),
+        std::max(bytes, static_cast<size_t>(op_.shape.max_tokens * op_.config().hidden) * 4));
+    if (!made) return op_.Check(Status(made.error()));
+    crossing_ = std::move(*made);
+  }
+  auto* const x = reinterpret_cast<float*>(crossing_.data());
+  op_.Check(cudaMemcpyAsync(x, op_.memory.x, bytes, cudaMemcpyDeviceToHost, op_.stream.get()));
+  op_.Check(op_.stream.Synchronize());
+  if (!op_.fault.ok()) return;
+  const float scale = op_.model.residual_scale;
+  if (scale != 1)
+    for (int64_t i = 0; i < values; ++i) x[i] *= scale;
+  op_.Check(experts_ ? experts_(layer, x, count)
+                     : Status(Error::Invalid("a batch before set_experts(): they are not here")));
+  if (scale != 1)
+    for (int64_t i = 0; i < values; ++i) x[i] /= scale;
+  op_.Check(cudaMemcpyAsync(op_.memory.x, x, bytes, cudaMemcpyHostToDevice, op_.stream.get()));
 }
 
 void CudaForward::Watch(int64_t layer, int count) {

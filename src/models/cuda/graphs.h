@@ -25,17 +25,22 @@ class DecodeGraphs {
   struct Kind {
     ForwardStrategy strategy = ForwardStrategy::kMatvec;
     bool sampled = false;
+    bool adapted = false;  // with LoRA adapters
     int sequences = 0;
   };
   // Launches the graph of that kind. The first time, `queue` puts its kernels on the stream.
   Status Launch(const Kind& kind, const Stream& stream, FunctionRef<Status()> queue);
+  // The next steps with adapters are captured again.
+  void ForgetAdapted();
   // A graph of `queue` for this one time; waits for its end.
   static Status LaunchOnce(const Stream& stream, FunctionRef<Status()> queue);
 
  private:
   static Status Capture(const Stream& stream, FunctionRef<Status()> queue, cudaGraphExec_t* graph);
 
-  std::array<std::array<std::array<cudaGraphExec_t, kMaxSequences + 1>, 2>, kForwardStrategies> graphs_ = {};
+  using ByCount = std::array<cudaGraphExec_t, kMaxSequences + 1>;
+  // By strategy, `adapted` and `sampled`.
+  std::array<std::array<std::array<ByCount, 2>, 2>, kForwardStrategies> graphs_ = {};
 };
 
 }  // namespace celer

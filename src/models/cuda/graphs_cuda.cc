@@ -1,14 +1,24 @@
 #include "models/cuda/graphs.h"
 
+#include <utility>
+
 #include "device/cuda_status.h"
 
 namespace celer {
 
 DecodeGraphs::~DecodeGraphs() {
+  ForgetAdapted();
   for (const auto& of_strategy : graphs_)
-    for (const auto& by_count : of_strategy)
+    for (const ByCount& by_count : of_strategy[0])
       for (cudaGraphExec_t graph : by_count)
         if (graph) cudaGraphExecDestroy(graph);
+}
+
+void DecodeGraphs::ForgetAdapted() {
+  for (auto& of_strategy : graphs_)
+    for (ByCount& by_count : of_strategy[1])
+      for (cudaGraphExec_t& graph : by_count)
+        if (cudaGraphExec_t old = std::exchange(graph, nullptr)) cudaGraphExecDestroy(old);
 }
 
 Status DecodeGraphs::Capture(const Stream& stream, FunctionRef<Status()> queue, cudaGraphExec_t* graph) {
@@ -26,8 +36,8 @@ Status DecodeGraphs::Capture(const Stream& stream, FunctionRef<Status()> queue, 
 }
 
 Status DecodeGraphs::Launch(const Kind& kind, const Stream& stream, FunctionRef<Status()> queue) {
-  cudaGraphExec_t& graph =
-      graphs_[static_cast<size_t>(kind.strategy)][kind.sampled][static_cast<size_t>(kind.sequences)];
+  cudaGraphExec_t& graph = graphs_[static_cast<size_t>(kind.strategy)][kind.adapted][kind.sampled]
+                                  [static_cast<size_t>(kind.sequences)];
   if (!graph) CELER_RETURN_IF_ERROR(Capture(stream, queue, &graph));
   return CudaStatus(cudaGraphLaunch(graph, stream.get()), "launching a decode step");
 }

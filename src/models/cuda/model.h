@@ -16,6 +16,7 @@
 #include "kernels/shared/cuda/device_batch.h"
 #include "kernels/shared/cuda/device_matrix.h"
 #include "models/load/model.h"
+#include "models/lora/places.h"
 #include "models/step_work.h"
 #include "weights/device_weights.h"
 
@@ -49,7 +50,8 @@ struct DeviceLayer {
   int shared_experts = 0;  // that a shared expert is cut into; they follow the others
   const float *router_bias = nullptr, *choice_bias = nullptr;  // [experts]
   cuda::ExpertMatrices expert_gate_up, expert_down;
-  bool sparse() const { return router != nullptr; }
+  bool experts_elsewhere = false;  // a sparse layer whose experts run on another device, with its router
+  bool sparse() const { return router != nullptr || experts_elsewhere; }
   const float *attention_norm = nullptr, *ffn_norm = nullptr;
   const float *attention_norm_bias = nullptr, *ffn_norm_bias = nullptr;
   const float *attention_post_norm = nullptr, *ffn_post_norm = nullptr;
@@ -68,6 +70,9 @@ struct DeviceLayer {
   std::array<const float*, kParts> row_scales = {};  // where rows are codes instead
 };
 
+// Row i of a matrix of q or k on the GPU is row [i] of the file's; empty if they are the same.
+std::vector<int32_t> HeadRowOrder(const DecoderConfig& config, const LoraPlace& place, int64_t rows);
+
 // Whether one kernel can take both.
 inline bool SameForm(const DeviceMatrix& a, const DeviceMatrix& b) {
   return a.format == b.format && a.group == b.group && a.padded == b.padded;
@@ -78,12 +83,13 @@ struct CudaModel {
   // branches add to it as they are: the embedding's scale and norm_eps, which is that of norms of the residual, are
   // divided likewise, and residual_scale is 1.
   DecoderConfig config;
-  bool general = false;      // !HasPlainLayers of the file's configuration
-  float residual_scale = 1;  // the file's
-  float branch_eps = 0;      // of all other norms, such as those of queries and keys
+  bool general = false;           // !HasPlainLayers of the file's configuration
+  float residual_scale = 1;       // the file's
+  float branch_eps = 0;           // of all other norms, such as those of queries and keys
+  int64_t experts_elsewhere = 0;  // of how many layers, the first ones
   std::optional<cuda::DeviceWeights> weights;
-  DeviceMatrix embedding, head;
-  DeviceMatrix positions;  // learned ones
+  DeviceMatrix embedding, head;  // none where other devices have the first layers, or the last
+  DeviceMatrix positions;        // learned ones
   const float *norm = nullptr, *norm_bias = nullptr;
   const float *embedding_norm = nullptr, *embedding_norm_bias = nullptr;
   const float* head_bias = nullptr;
@@ -94,7 +100,14 @@ struct CudaModel {
   // One sentence if there are more experts than the kernels take.
   static Status CheckMoe(const DecoderConfig& config);
   // What the matrices will take in `store`.
-  static int64_t PlannedBytes(const Model& host, const cuda::DeviceWeights& store);
+  static int64_t PlannedBytes(const Model& host, const cuda::DeviceWeights& store,
+                              int64_t experts_elsewhere = 0);
+  // Of one of its layers, and of the experts among that.
+  struct LayerBytes {
+    int64_t all = 0, experts = 0;
+  };
+  static LayerBytes PlannedLayer(const Model& host, const LayerWeights& layer,
+                                 const cuda::DeviceWeights& store);
   static int64_t PlannedBytes(const DecoderConfig& config, const cuda::DeviceWeights& store);  // random ones
   // How many experts of the others' size a shared one makes; 0: it stays apart.
   static int64_t SharedExperts(const MoeConfig& moe);

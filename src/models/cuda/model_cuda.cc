@@ -63,6 +63,16 @@ std::array<std::pair<DeviceLayer::Part, const DeviceMatrix*>, 7> PartsOf(const D
 
 }  // namespace
 
+std::vector<int32_t> HeadRowOrder(const DecoderConfig& config, const LoraPlace& place, int64_t rows) {
+  if (place.part != LoraPart::kQ && place.part != LoraPart::kK) return {};
+  const cuda::HeadOrder order = OrderOf(config, place.layer);
+  if (order.head_dim == 0) return {};
+  std::vector<float> rows_in(static_cast<size_t>(rows));  // exact: there are fewer rows than 2^24
+  for (size_t i = 0; i < rows_in.size(); ++i) rows_in[i] = static_cast<float>(i);
+  const std::vector<float> ordered = Reordered(rows_in.data(), rows, order);
+  return {ordered.begin(), ordered.end()};
+}
+
 void CudaModel::Configure(const DecoderConfig& of_file) {
   config = of_file;
   general = !HasPlainLayers(of_file);
@@ -73,33 +83,42 @@ void CudaModel::Configure(const DecoderConfig& of_file) {
   config.norm_eps /= residual_scale * residual_scale;
 }
 
-int64_t CudaModel::PlannedBytes(const Model& host, const cuda::DeviceWeights& store) {
+int64_t CudaModel::PlannedBytes(const Model& host, const cuda::DeviceWeights& store,
+                                int64_t experts_elsewhere) {
   const DecoderWeights& w = host.weights();
   const auto planned = [&](const WeightView& view, Role role) {
-    return cuda::DeviceWeights::PlannedBytes(store.PlanMatrix(view, role));
+    return view ? cuda::DeviceWeights::PlannedBytes(store.PlanMatrix(view, role)) : 0;
   };
   int64_t bytes = planned(w.embedding, Role::kVocabulary);
   if (!host.config().tied_embeddings) bytes += planned(w.head, Role::kVocabulary);
-  if (w.positions) bytes += planned(w.positions, Role::kTable);
-  const auto expert = [&](const ExpertWeights& e) {
-    for (const WeightView* view : {&e.gate, &e.up, &e.down})
-      if (*view) bytes += planned(*view, Role::kProjection);
-  };
-  for (const LayerWeights& l : w.layers) {
-    for (const WeightView* view : {&l.q, &l.k, &l.v, &l.o})
-      if (*view) bytes += planned(*view, Role::kProjection);
-    bytes += LatentBytes(l.latent, store);
-    const RecurrentWeights& r = l.recurrent;
-    for (const WeightView* view : {&r.q, &r.k, &r.v, &r.z, &r.b, &r.a, &r.out})
-      if (*view) bytes += planned(*view, Role::kProjection);
-    expert(l.dense);
-    for (const ExpertWeights& e : l.experts) expert(e);
-    const std::vector<ExpertWeights> shared = CutShared(l, host.config().moe, store);
-    for (const ExpertWeights& e : shared) expert(e);
-    if (shared.empty()) expert(l.shared);
-    if (l.router)
-      bytes += RouterBytes(host.config()) + ExpertBiasBytes(host.config(), host.config().moe.experts);
+  bytes += planned(w.positions, Role::kTable);
+  for (size_t i = 0; i < w.layers.size(); ++i) {
+    const LayerBytes layer = PlannedLayer(host, w.layers[i], store);
+    bytes += layer.all - (static_cast<int64_t>(i) < experts_elsewhere ? layer.experts : 0);
   }
+  return bytes;
+}
+
+CudaModel::LayerBytes CudaModel::PlannedLayer(const Model& host, const LayerWeights& l,
+                                              const cuda::DeviceWeights& store) {
+  const auto planned = [&](const WeightView& view) {
+    return view ? cuda::DeviceWeights::PlannedBytes(store.PlanMatrix(view, Role::kProjection)) : 0;
+  };
+  const auto expert = [&](const ExpertWeights& e) {
+    return planned(e.gate) + planned(e.up) + planned(e.down);
+  };
+  const RecurrentWeights& r = l.recurrent;
+  LayerBytes bytes;
+  for (const WeightView* view : {&l.q, &l.k, &l.v, &l.o, &r.q, &r.k, &r.v, &r.z, &r.b, &r.a, &r.out})
+    bytes.all += planned(*view);
+  bytes.all += LatentBytes(l.latent, store) + expert(l.dense);
+  if (!l.router) return bytes;
+  for (const ExpertWeights& e : l.experts) bytes.experts += expert(e);
+  const std::vector<ExpertWeights> shared = CutShared(l, host.config().moe, store);
+  for (const ExpertWeights& e : shared) bytes.experts += expert(e);
+  if (shared.empty()) bytes.experts += expert(l.shared);
+  bytes.experts += RouterBytes(host.config()) + ExpertBiasBytes(host.config(), host.config().moe.experts);
+  bytes.all += bytes.experts;
   return bytes;
 }
 
@@ -149,11 +168,12 @@ Status CudaModel::Load(const Model& host) {
   };
   const auto one = [&](const WeightView& view, Role role) -> Result<DeviceMatrix> {
     const cuda::MatrixSource source{view, role, {}};
+    if (!view) return DeviceMatrix();
     CELER_ASSIGN(const std::vector<DeviceMatrix> made, weights->Upload({&source, 1}));
     return made[0];
   };
   CELER_ASSIGN(embedding, one(w.embedding, Role::kVocabulary));
-  if (c.tied_embeddings) {
+  if (c.tied_embeddings && w.head) {
     head = embedding;
   } else {
     CELER_ASSIGN(head, one(w.head, Role::kVocabulary));
@@ -171,7 +191,9 @@ Status CudaModel::Load(const Model& host) {
     DeviceLayer d;
     CELER_RETURN_IF_ERROR(c.IsLatent() ? UploadLatent(l, &d) : UploadAttention(l, i, &d));
     CELER_RETURN_IF_ERROR(UploadRecurrent(l, &d));
-    if (l.router) {
+    if (l.router && i < experts_elsewhere) {
+      d.experts_elsewhere = true;
+    } else if (l.router) {
       CELER_RETURN_IF_ERROR(UploadExperts(l, &d));
     } else {
       CELER_RETURN_IF_ERROR(UploadFfn(l, &d));
@@ -426,7 +448,7 @@ int64_t CudaModel::active_bytes() const {
       total += m->bytes();
     for (const DeviceMatrix* m : l.recurrent.Inputs()) total += m->bytes();
     total += l.recurrent.out.bytes();
-    if (l.sparse()) total += RouterBytes(config) + ExpertBiasBytes(config, config.moe.experts_per_token);
+    if (l.router) total += RouterBytes(config) + ExpertBiasBytes(config, config.moe.experts_per_token);
     for (const DeviceMatrix* m : {&l.expert_gate_up.first, &l.expert_gate_up.up, &l.expert_down.first})
       total += (config.moe.experts_per_token + l.shared_experts) * m->bytes();
   }
@@ -463,7 +485,9 @@ StepMatrices CudaModel::Matrices() const {
       for (const DeviceMatrix* m : l.recurrent.Inputs()) layer.qkv.push_back(size(*m));
       layer.output = size(l.recurrent.out);
     }
-    if (l.sparse()) {
+    if (l.experts_elsewhere) {
+      // They are counted where they run.
+    } else if (l.sparse()) {
       if (l.shared_experts > 0)
         layer.shared = joined(l);
       else

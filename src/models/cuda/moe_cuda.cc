@@ -34,12 +34,13 @@ void CudaOperators::Moe(const DeviceLayer& w, int count) {
   const DecoderConfig& c = config();
   const int experts = static_cast<int>(c.moe.experts), top = TopOf(c.moe, w),
             hidden = static_cast<int>(c.hidden), routed = experts + (w.shared_gate ? 1 : 0);
-  const auto chosen =
-      ChooseMoe({.tokens = count,
-                 .deterministic = shape.deterministic,
-                 .moe_step = cuda::MoeStepRuns(w.expert_gate_up, w.expert_down, experts, top, hidden),
-                 .moe_grouped =
-                     memory.moe_x_bf16 && cuda::MoeGroupedRuns(w.expert_gate_up.first, w.expert_down.first)});
+  const auto chosen = ChooseMoe(
+      {.tokens = count,
+       .deterministic = shape.deterministic,
+       // It adds to x.
+       .moe_step = AddsToX() && cuda::MoeStepRuns(w.expert_gate_up, w.expert_down, experts, top, hidden),
+       .moe_grouped =
+           memory.moe_x_bf16 && cuda::MoeGroupedRuns(w.expert_gate_up.first, w.expert_down.first)});
   if (!chosen) return Check(Status(chosen.error()));
   if (*chosen == MoeStrategy::kStep) return MoeStep(w, count);
   const bool grouped = *chosen == MoeStrategy::kGrouped;
@@ -78,6 +79,7 @@ void CudaOperators::Moe(const DeviceLayer& w, int count) {
                              stream.get()));
   grouped ? MoeGrouped(w, job_tokens, plan) : MoeJobs(w, job_tokens, plan);
   if (w.down) SharedExpert(w, count);
+  ClearSum(Part::kDown, count);
   Check(cuda::LaunchMoeCombine({.out = memory.moe_out,
                                 .tokens = count,
                                 .top = top,
@@ -86,8 +88,9 @@ void CudaOperators::Moe(const DeviceLayer& w, int count) {
                                 .shared = w.down ? memory.shared_out : nullptr,
                                 .shared_gate = w.shared_gate ? memory.router_logits + experts : nullptr,
                                 .shared_gate_stride = routed,
-                                .x = memory.x},
+                                .x = Sum(Part::kDown)},
                                stream.get()));
+  JoinRanks(Part::kDown, count);
 }
 
 // All of it in one kernel.

@@ -11,10 +11,12 @@
 #include "kernels/llm/matmul/cuda/wgmma/wgmma_cuda.h"
 #include "kernels/llm/qkv/qkv_cuda.h"
 #include "models/cuda/batch.h"
+#include "models/cuda/cuda_lora.h"
 #include "models/cuda/fault.h"
 #include "models/cuda/marks.h"
 #include "models/cuda/memory/workspace.h"
 #include "models/cuda/model.h"
+#include "models/cuda/ranks.h"
 #include "models/cuda/strategy.h"
 
 namespace celer {
@@ -42,9 +44,12 @@ struct CudaOperators {
   const Stream& stream;
   CudaFault& fault;
   CudaMarks& marks;
+  const CudaRankOptions* ranks = nullptr;  // null: the model is whole
   // Up to kWgmmaJoined tokens: whether x_bf16 holds the activations of the next product, but for the division
   // by their norm. A product sets it, the next one takes it.
   bool wgmma_prepared = false;
+  // Of a batch whose tokens have adapters; else null, and nothing is asked of it.
+  CudaLora* lora = nullptr;
 
   const DecoderConfig& config() const { return model.config; }
   cuda::DeviceActivation activation() const {
@@ -128,6 +133,20 @@ struct CudaOperators {
   void Moe(const DeviceLayer& w, int count);
   // `rows` rows of logits: of the tokens that logit_rows names (`gather`), or of the first ones.
   void Head(int rows, bool gather);
+
+  // Of one rank of several (ranks_cuda.cc) what ends a branch, and the embedding, is its part of a sum over all ranks: a
+  // product goes to Sum() instead of being added to x, and JoinRanks() adds the parts up, into x or as `to`. Alone a
+  // branch adds to x, and JoinRanks() does nothing. Parts that follow each other are different ones.
+  enum class Part : uint8_t { kOutput, kDown, kEmbedding };
+  bool AddsToX() const { return ranks == nullptr; }
+  bool first_rank() const { return ranks == nullptr || ranks->rank == 0; }
+  int first_token() const;  // of this rank's part of the vocabulary
+  float* Sum(Part part) const;
+  void JoinRanks(Part part, int count, float* to = nullptr);
+  void ClearSum(Part part, int count);  // zeros, for what can only add
+  void JoinLogits(int rows);
+  // What rank 0 chose, to all others.
+  void ShareTokens(int count);
 
  private:
   int SeparateSingles() const;

@@ -303,7 +303,7 @@ cuda::WgmmaArgs CudaOperators::NormedArgs(int count, const DeviceMatrix& m, cons
 void CudaOperators::Head(int rows, bool gather) {
   marks.Mark(Op::kLogits);
   if (rows == 0) return;
-  if (model.general) return HeadOfGeneral(rows, gather ? memory.logit_rows : nullptr);
+  if (model.general || lora) return HeadOfGeneral(rows, gather ? memory.logit_rows : nullptr);
   const auto chosen = ChooseHead(
       {.tokens = rows, .logit_rows = rows, .deterministic = shape.deterministic, .wgmma = shape.wgmma});
   if (!chosen) return Check(Status(chosen.error()));
@@ -368,12 +368,23 @@ void CudaOperators::HeadOfGeneral(int rows, const int32_t* of) {
     product.rows = nullptr;
     product.norm = nullptr;
   }
+  constexpr LoraPart kHead[] = {LoraPart::kHead};
+  const CudaLora::Product adapted{.parts = kHead,
+                                  .x = product.x,
+                                  .x_rows = product.rows,
+                                  .cols = static_cast<int>(c.hidden),
+                                  .norm = product.norm,
+                                  .eps = product.eps,
+                                  .outs = {{{static_cast<int>(c.vocab), memory.logits}}},
+                                  .stride = c.vocab};
+  if (lora) lora->Shrink(adapted, rows);
   if (wgmma_prepared && !of) {
     HeadByWgmma(rows, nullptr);
   } else {
     wgmma_prepared = false;
     Project(product, rows);
   }
+  if (lora) lora->Expand(adapted, rows);
   if (!model.head_bias && c.logit_scale == 1 && c.logit_softcap == 0) return;
   Check(cuda::LaunchFinishLogits({.logits = memory.logits,
                                   .rows = rows,

@@ -34,6 +34,9 @@ class CudaOutputs {
 
   // Waits for them.
   Result<std::span<const float>> Logits(const CudaMemory& memory, int64_t rows, const Stream& stream);
+  // What the last layer left, times `scale`.
+  Result<std::span<const float>> Residual(const CudaMemory& memory, int64_t values, float scale,
+                                          const Stream& stream);
   // What the last layer left of the first `tokens` tokens of the batch, normed on the host, because it is
   // rarely used.
   struct LastNorm {
@@ -54,7 +57,7 @@ class CudaOutputs {
   }
 
   int64_t vocab_ = 0, sequences_ = 0, rows_ = 0;
-  Buffer logits_;  // allocated on first use
+  Buffer logits_, residual_;  // allocated on first use
   Buffer tokens_, logprobs_;
   std::vector<float> hidden_, norm_, norm_bias_;
   std::array<std::optional<Event>, cuda::kHostSlots> step_done_;

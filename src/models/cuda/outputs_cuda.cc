@@ -11,7 +11,7 @@
 namespace celer {
 
 Status CudaOutputs::Make(int device, const CudaShape& shape) {
-  vocab_ = shape.config->vocab;
+  vocab_ = shape.vocab();
   sequences_ = shape.sequences;
   rows_ = shape.logit_rows();
   const auto all = static_cast<size_t>(first_row() + rows_);
@@ -32,7 +32,7 @@ cuda::GreedyTarget CudaOutputs::Greedy(const CudaMemory& memory) const {
 }
 
 cuda::SampleArgs CudaOutputs::Sampled(const CudaMemory& memory, int rows) const {
-  return {.logits = memory.logits,
+  return {.logits = memory.Chosen(),
           .rows = rows,
           .vocab = static_cast<int>(vocab_),
           .sampling = memory.sample_rows,
@@ -79,10 +79,26 @@ Result<std::span<const float>> CudaOutputs::Logits(const CudaMemory& memory, int
     CELER_ASSIGN(logits_, Buffer::Allocate(PinnedAllocator(), std::max(floats * 4, least)));
   }
   CELER_RETURN_IF_ERROR(CudaStatus(
-      cudaMemcpyAsync(logits_.data(), memory.logits, floats * 4, cudaMemcpyDeviceToHost, stream.get()),
+      cudaMemcpyAsync(logits_.data(), memory.Chosen(), floats * 4, cudaMemcpyDeviceToHost, stream.get()),
       "copying logits from the GPU"));
   CELER_RETURN_IF_ERROR(stream.Synchronize());
   return std::span<const float>(reinterpret_cast<const float*>(logits_.data()), floats);
+}
+
+Result<std::span<const float>> CudaOutputs::Residual(const CudaMemory& memory, int64_t values, float scale,
+                                                     const Stream& stream) {
+  const auto bytes = static_cast<size_t>(values) * 4;
+  if (residual_.size() < bytes) {
+    CELER_ASSIGN(residual_, Buffer::Allocate(PinnedAllocator(), bytes));
+  }
+  CELER_RETURN_IF_ERROR(
+      CudaStatus(cudaMemcpyAsync(residual_.data(), memory.x, bytes, cudaMemcpyDeviceToHost, stream.get()),
+                 "copying hidden states from the GPU"));
+  CELER_RETURN_IF_ERROR(stream.Synchronize());
+  auto* const x = reinterpret_cast<float*>(residual_.data());
+  if (scale != 1)
+    for (int64_t i = 0; i < values; ++i) x[i] *= scale;
+  return std::span<const float>(x, static_cast<size_t>(values));
 }
 
 Result<std::span<const float>> CudaOutputs::Hidden(const CudaMemory& memory, int64_t tokens,

@@ -31,7 +31,7 @@ constexpr CudaStrategy kForward[] = {
     {"decode_step", "decode steps of up to 4 sequences, not too long, of a dense model without q and k norms",
      Isa::kSm80,
      [](const F& f) {
-       return f.decode && !f.profiled && !f.deterministic && f.tokens <= f.step_tokens &&
+       return f.decode && !f.adapted && !f.profiled && !f.deterministic && f.tokens <= f.step_tokens &&
               f.most_keys <= f.step_keys;
      },
      kDecode},
@@ -41,32 +41,35 @@ constexpr CudaStrategy kForward[] = {
      "are no decode step of decode_step, not too long",
      Isa::kSm80,
      [](const F& f) {
-       return !f.profiled && !f.deterministic && (!f.decode || f.tokens > f.step_tokens) &&
+       return !f.adapted && !f.profiled && !f.deterministic && (!f.decode || f.tokens > f.step_tokens) &&
               f.tokens <= BatchTokens(f) && f.most_keys <= f.batch_keys;
      },
      [](const F& f) { return f.tokens <= std::max(BatchTokens(f), kMatvecTokens); }},
     // cuBLASLt with codes of 8 bits.
     {"codes", "more than 8 tokens, where activations may have 8 bits", Isa::kSm80,
-     [](const F& f) { return f.codes && f.tokens > kMatvecTokens; }, kMany},
+     [](const F& f) { return !f.adapted && f.codes && f.tokens > kMatvecTokens; }, kMany},
     // cuBLASLt with weights as they are.
     {"rows", "more than 24 tokens, with cuBLASLt and weights that are also kept row by row", Isa::kSm80,
-     [](const F& f) { return f.gemm && f.rows && !f.deterministic && f.tokens > kRowsTokens; }, kMany},
+     [](const F& f) { return !f.adapted && f.gemm && f.rows && !f.deterministic && f.tokens > kRowsTokens; },
+     kMany},
     // Warpgroup products that also do what lies between them.
     {"joined", "5 to 64 tokens, with products of tiles", Isa::kSm80,
      [](const F& f) {
-       return f.wgmma && !f.deterministic && f.tokens > kStepTokens && f.tokens <= kJoinedTokens;
+       return !f.adapted && f.wgmma && !f.deterministic && f.tokens > kStepTokens &&
+              f.tokens <= kJoinedTokens;
      }},
     {"wgmma", "more than 64 tokens, or deterministic results, with products of tiles", Isa::kSm80,
-     [](const F& f) { return f.wgmma && (f.deterministic || f.tokens > kJoinedTokens); }, kMany},
+     [](const F& f) { return !f.adapted && f.wgmma && (f.deterministic || f.tokens > kJoinedTokens); },
+     kMany},
     // Weights unpacked for cuBLASLt.
     {"gemm", "more than 8 tokens, with cuBLASLt", Isa::kSm80,
-     [](const F& f) { return f.gemm && !f.rows && f.tokens > kMatvecTokens; }, kMany},
+     [](const F& f) { return !f.adapted && f.gemm && !f.rows && f.tokens > kMatvecTokens; }, kMany},
     // A few tokens at a time.
     {"matvec", "any batch of a model whose layers are Llama's", Isa::kSm80,
-     [](const F& f) { return !f.general; }},
-    // Layers with other norms, biases, scales, states or caches.
-    {"general", "any batch of all other models", Isa::kSm80, [](const F& f) { return f.general; },
-     [](const F& f) { return f.general; }},
+     [](const F& f) { return !f.general && !f.adapted; }},
+    // Layers with other norms, biases, scales, states or caches; and what adapters add to each product.
+    {"general", "any batch of all other models, or with LoRA adapters", Isa::kSm80,
+     [](const F& f) { return f.general || f.adapted; }, [](const F& f) { return f.general || f.adapted; }},
 };
 static_assert(std::size(kForward) == kForwardStrategies);
 

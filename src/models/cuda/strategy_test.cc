@@ -56,6 +56,18 @@ TEST(CudaStrategy, LayersThatAreNotLlamas) {
   EXPECT_NE(Forward({.tokens = 1, .decode = true, .logit_rows = 1}), "general");
 }
 
+// Adapters change every product, which the fused steps do not let out; without them nothing changes.
+TEST(CudaStrategy, BatchesWithAdapters) {
+  for (const int64_t tokens : {1, 4, 8, 17, 64, 65, 2048})
+    for (const bool decode : {false, true}) {
+      CudaFacts facts = H200(tokens, decode);
+      facts.gemm = facts.rows = true;
+      EXPECT_NE(Forward(facts), "general") << tokens;
+      facts.adapted = true;
+      EXPECT_EQ(Forward(facts), "general") << tokens;
+    }
+}
+
 // Of a model with very many layers the batch kernel takes eight.
 TEST(CudaStrategy, ADecodeStepWithoutRoomForSixteen) {
   for (const auto& [tokens, name] : {std::pair{4, "decode_step"}, {8, "decode_batch"}, {9, "joined"}}) {

@@ -1,7 +1,6 @@
 #include "models/load/file_tensors.h"
 
 #include <algorithm>
-#include <list>
 #include <map>
 #include <span>
 #include <unordered_map>
@@ -12,12 +11,11 @@
 #include "models/config/part_names.h"
 #include "models/config/rope_config.h"
 #include "models/load/model_loader.h"
+#include "models/load/request_list.h"
 #include "models/load/tensor_names.h"
 
 namespace celer {
 namespace {
-
-constexpr int64_t kMostFloats = int64_t{1} << 28;  // of a vector; above, a configuration is absurd
 
 // Rules from parts to the tensors of a file.
 class FileNames {
@@ -56,79 +54,11 @@ class FileNames {
   std::unordered_map<std::string, Place> places_;
 };
 
-struct Request {
-  ModelPart part;
-  bool vector = false, optional = false;
-};
-
-// Takes down what is asked for. Views have no memory, vectors are zeros.
-class RequestList final : public WeightReader {
- public:
-  explicit RequestList(const FileNames& names) : names_(names) {}
-
-  Result<WeightView> Matrix(const std::string& name, int64_t rows, int64_t cols) override {
-    Add(name, {rows, cols}, false);
-    return WeightView{.rows = rows, .cols = cols};
-  }
-  Result<std::vector<WeightView>> Stack(const std::string& name, int64_t count, int64_t rows,
-                                        int64_t cols) override {
-    Add(name, {count, rows, cols}, false);
-    return std::vector<WeightView>(count, WeightView{.rows = rows, .cols = cols});
-  }
-  Result<WeightView> Heads(const std::string& name, int64_t heads, int64_t rows, int64_t cols,
-                           const HeadPart& part) override {
-    if (part.count == rows)  // nothing but this part, which is a stack
-      Add(name, {heads, rows, cols}, false);
-    else
-      Add(name, {heads * rows, cols}, false);
-    return WeightView{.rows = heads * (part.turned ? cols : part.count)};
-  }
-  Result<const float*> Vector(const std::string& name, int64_t n, bool required) override {
-    Add(name, {n}, true, !required);
-    return Zeros(name, n);
-  }
-  Result<const float*> ScaledVector(const std::string& name, int64_t n, float) override {
-    return Vector(name, n, true);
-  }
-  Result<const float*> Table(const std::string& name, int64_t rows, int64_t cols) override {
-    const size_t dot = std::min(name.rfind('.'), name.size());
-    const auto row = [&](int64_t r) {
-      return name.substr(0, dot) + "." + std::to_string(r) + name.substr(dot);
-    };
-    if (!names_.Knows(row(0)))
-      Add(name, {rows, cols}, true);
-    else
-      for (int64_t r = 0; r < rows; ++r) Add(row(r), {cols}, true);
-    return Zeros(name, rows * cols);
-  }
-  bool Has(const std::string& name) const override {
-    return !names_.rules().IsLacking(PatternOf(name).pattern);
-  }
-  void Skip(const std::string&) override {}
-
-  std::vector<Request> Take() { return std::move(requests_); }
-
- private:
-  void Add(const std::string& name, Shape shape, bool vector, bool optional = false) {
-    requests_.push_back({{name, name, shape}, vector, optional});
-  }
-  Result<const float*> Zeros(const std::string& name, int64_t n) {
-    if (n > kMostFloats)
-      return Error::Unsupported("'", name, "' would have ", n, " numbers, at most ", kMostFloats,
-                                " are supported");
-    if (zeros_.empty() || std::ssize(zeros_.back()) < n) zeros_.emplace_back(n);
-    return zeros_.back().data();
-  }
-
-  const FileNames& names_;
-  std::vector<Request> requests_;
-  std::list<std::vector<float>> zeros_;  // earlier ones are still pointed to
-};
-
-Result<std::vector<Request>> Requests(const DecoderConfig& config, ModelContainer container,
-                                      const FileNames& names) {
+Result<std::vector<TensorRequest>> Requests(const DecoderConfig& config, ModelContainer container,
+                                            const FileNames& names) {
   const bool gguf = container == ModelContainer::kGguf;
-  RequestList list(names);
+  RequestList list([&](const std::string& name) { return !names.rules().IsLacking(PatternOf(name).pattern); },
+                   [&](const std::string& name) { return names.Knows(name); });
   const auto read = ReadDecoder(config, gguf, gguf ? kGgufNames.embedding : kHfNames.embedding, list);
   if (!read) return read.error();
   return list.Take();
@@ -155,16 +85,16 @@ std::string StackName(const std::string& name) {
   return name;
 }
 
-bool IsStack(const Request& request) {
+bool IsStack(const TensorRequest& request) {
   return !request.vector && request.part.shape.rank() == 3;
 }
 
 // Both containers are asked for the same parts in the same order, except that one may have stacks where the other has
 // matrices: those of several stacks, one matrix of each in turn or one stack after the other.
-void SetKeys(std::span<const Request> hf, std::vector<Request>* gguf) {
+void SetKeys(std::span<const TensorRequest> hf, std::vector<TensorRequest>* gguf) {
   size_t at = 0;
   for (size_t i = 0; i < gguf->size() && at < hf.size();) {
-    Request& request = (*gguf)[i];
+    TensorRequest& request = (*gguf)[i];
     const Shape& shape = request.part.shape;
     // A table, or its rows.
     if (request.vector && shape.rank() == 2 && hf[at].part.shape.rank() == 1) {
@@ -178,7 +108,7 @@ void SetKeys(std::span<const Request> hf, std::vector<Request>* gguf) {
       ++i;
       continue;
     }
-    std::vector<Request*> stacks;
+    std::vector<TensorRequest*> stacks;
     size_t matrices = 0;
     const int64_t count = shape[0];
     for (; i < gguf->size() && IsStack((*gguf)[i]) && (*gguf)[i].part.shape[0] == count; ++i) {
@@ -213,18 +143,19 @@ Shape MatrixShape(const FileTensor& tensor, const TensorRule& rule) {
 
 class Lister {
  public:
-  Lister(const FileNames& names, std::vector<Request> requests, const WeightPlan::Roles& roles, bool gguf)
+  Lister(const FileNames& names, std::vector<TensorRequest> requests, const WeightPlan::Roles& roles,
+         bool gguf)
       : names_(names), requests_(std::move(requests)), roles_(roles), gguf_(gguf) {
-    for (const Request& request : requests_) by_name_.try_emplace(request.part.name, &request);
+    for (const TensorRequest& request : requests_) by_name_.try_emplace(request.part.name, &request);
   }
 
   std::vector<FileTensor> Run() {
-    for (const Request& request : requests_) Add(request);
+    for (const TensorRequest& request : requests_) Add(request);
     return std::move(tensors_);
   }
 
  private:
-  void Add(const Request& request) {
+  void Add(const TensorRequest& request) {
     if (done_.contains(request.part.name)) return;
     const PatternName name = PatternOf(request.part.name);
     const FileNames::Place* const place = names_.Find(request.part.name, name);
@@ -266,17 +197,17 @@ class Lister {
     }
   }
 
-  WeightRole RoleOf(const Request& request) const {
+  WeightRole RoleOf(const TensorRequest& request) const {
     if (request.vector) return WeightRole::kVector;
     const auto found = roles_.find(request.part.name);
     return found == roles_.end() ? WeightRole::kProjection : found->second;
   }
 
   const FileNames& names_;
-  std::vector<Request> requests_;
+  std::vector<TensorRequest> requests_;
   const WeightPlan::Roles& roles_;
   bool gguf_;
-  std::unordered_map<std::string, const Request*> by_name_;
+  std::unordered_map<std::string, const TensorRequest*> by_name_;
   std::unordered_set<std::string> done_;
   std::vector<FileTensor> tensors_;
 };
@@ -295,7 +226,7 @@ Result<std::vector<FileTensor>> FileTensors(const DecoderConfig& given, ModelCon
   const Family& family = *FindFamily(config.family);
   const TensorRules hf_rules = RulesFor(family, config, false);
   const FileNames hf_names(hf_rules);
-  CELER_ASSIGN(std::vector<Request> hf, Requests(config, ModelContainer::kHf, hf_names));
+  CELER_ASSIGN(std::vector<TensorRequest> hf, Requests(config, ModelContainer::kHf, hf_names));
   if (container == ModelContainer::kHf) {
     const WeightPlan::Roles roles = DecoderRoles(config, false, kHfNames.embedding);
     return Lister(hf_names, std::move(hf), roles, false).Run();
@@ -306,7 +237,7 @@ Result<std::vector<FileTensor>> FileTensors(const DecoderConfig& given, ModelCon
                               "' have no architecture in GGUF that is read here");
   const TensorRules rules = RulesFor(*in_gguf, config, true);
   const FileNames names(rules);
-  CELER_ASSIGN(std::vector<Request> requests, Requests(config, ModelContainer::kGguf, names));
+  CELER_ASSIGN(std::vector<TensorRequest> requests, Requests(config, ModelContainer::kGguf, names));
   SetKeys(hf, &requests);
   const WeightPlan::Roles roles = DecoderRoles(config, true, kGgufNames.embedding);
   std::vector<FileTensor> tensors = Lister(names, std::move(requests), roles, true).Run();

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,8 @@
 #include "kernels/llm/moe/moe.h"
 #include "kernels/llm/weight_view.h"
 #include "models/config/decoder_config.h"
+#include "models/config/layer_range.h"
+#include "models/load/shard.h"
 #include "weights/tensor_source.h"
 #include "weights/weight_store.h"
 
@@ -119,6 +122,10 @@ struct LoadOptions {
   // Matrices that a file holds in fp8 stay so, for devices that multiply with it; else they become floats.
   bool keep_fp8 = false;
   std::filesystem::path pack_cache = {};  // a folder to keep packed weights in; empty: they are not kept
+  ShardOf shard = {};                     // of several ranks: only its part is read
+  // Only these layers, the embedding if the first one is among them, and the head if the last one is.
+  LayerRange layers = {};
+  bool experts_alone = false;  // of these layers, with their router and norms
 };
 
 class Model {
@@ -126,7 +133,11 @@ class Model {
   // A Hugging Face folder, a GGUF file or a llama2.c checkpoint. The pool is needed for loading alone.
   static Result<Model> Load(const std::filesystem::path& path, const LoadOptions& options, ThreadPool& pool);
 
+  // Of a rank's part: its own heads, widths, tokens; of some layers: those.
   const DecoderConfig& config() const { return config_; }
+  const DecoderConfig& whole_config() const { return whole_config_ ? *whole_config_ : config_; }
+  // [ranks], how many tokens of the vocabulary each has; empty: there is one rank.
+  const std::vector<int64_t>& vocab_parts() const { return vocab_parts_; }
   const DecoderWeights& weights() const { return weights_; }
   const std::string& path() const { return source_->path(); }
 
@@ -137,13 +148,21 @@ class Model {
   int64_t owned_bytes() const { return store_->owned_bytes(); }
   const WeightPlan& plan() const { return store_->plan(); }  // of LoadOptions::weights, packed or not
 
+  // Of a model that is cut: a hash of its file's tensors, the same wherever the same file is.
+  int64_t fingerprint() const { return fingerprint_; }
+
   // Drops the resident pages of the mapped file (madvise); they are read again on demand.
   void DropPages() const;
 
  private:
   Model() = default;
+  Status Cut(bool gguf, const std::string& embedding, const ShardOf& of, WeightPlan* plan);
+  void KeepLayers(const LayerRange& layers);
 
   DecoderConfig config_;
+  std::optional<DecoderConfig> whole_config_;  // of a model that is cut
+  std::vector<int64_t> vocab_parts_;
+  int64_t fingerprint_ = 0;
   std::unique_ptr<TensorSource> source_;  // keeps the mapping that weights_ point into
   std::unique_ptr<WeightStore> store_;    // keeps what was converted
   DecoderWeights weights_;

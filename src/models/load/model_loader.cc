@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/log.h"
 #include "formats/decode.h"
@@ -17,6 +18,7 @@
 #include "models/load/model.h"
 #include "models/load/open_model.h"
 #include "models/load/recurrent_weights.h"
+#include "weights/shard_source.h"
 
 namespace celer {
 namespace {
@@ -53,30 +55,54 @@ class Loader {
         embedding_(std::move(embedding)),
         reader_(reader) {}
 
-  Result<DecoderWeights> Run() {
+  Result<DecoderWeights> Run(const LayerRange& range) {
     const DecoderConfig& c = config_;
     DecoderWeights w;
+    const int64_t end = range.count < 0 ? c.layers : range.end();
+    const bool embeds = range.first == 0, heads = end == c.layers;
     const int64_t width = c.embedding_dim > 0 ? c.embedding_dim : c.hidden;
-    CELER_ASSIGN(w.embedding, reader_.Matrix(embedding_, c.vocab, width));
-    for (int64_t i = 0; i < c.layers; ++i) {
+    if (embeds || (heads && c.tied_embeddings)) {
+      CELER_ASSIGN(w.embedding, reader_.Matrix(embedding_, c.vocab, width));
+    }
+    for (int64_t i = range.first; i < end; ++i) {
       CELER_ASSIGN(LayerWeights layer, Layer(i));
       w.layers.push_back(std::move(layer));
     }
+    if (embeds) CELER_RETURN_IF_ERROR(EmbeddingParts(&w));
+    if (embeds && c.embedding_dim > 0) {
+      CELER_ASSIGN(w.project_in, reader_.Matrix(names_.project_in, c.hidden, c.embedding_dim));
+    }
+    if (heads && c.embedding_dim > 0) {
+      CELER_ASSIGN(w.project_out, reader_.Matrix(names_.project_out, c.embedding_dim, c.hidden));
+    }
+    CELER_RETURN_IF_ERROR(LoadModelExtras(c, gguf_, reader_, &w));
+    if (!heads) return w;
     if (c.final_norm) {
       CELER_ASSIGN(w.norm, reader_.Vector(names_.norm, c.hidden));
     }
     if (c.final_norm && c.norm_bias) {
       CELER_ASSIGN(w.norm_bias, reader_.Vector(names_.norm_bias, c.hidden));
     }
-    CELER_RETURN_IF_ERROR(EmbeddingParts(&w));
-    CELER_RETURN_IF_ERROR(LoadModelExtras(c, gguf_, reader_, &w));
     if (c.tied_embeddings) {
       w.head = w.embedding;
+      if (!embeds) w.embedding = {};
     } else {
       CELER_ASSIGN(w.head, reader_.Matrix(names_.head, c.vocab, width));
     }
     if (c.head_bias) {
       CELER_ASSIGN(w.head_bias, reader_.Vector(names_.head_bias, c.vocab));
+    }
+    return w;
+  }
+
+  // Of these layers, the experts of those that have some.
+  Result<DecoderWeights> Experts(const LayerRange& range) {
+    DecoderWeights w;
+    for (int64_t i = range.first; i < range.end(); ++i) {
+      LayerWeights layer;
+      CELER_RETURN_IF_ERROR(Norms(i, &layer));
+      if (config_.IsSparse(i)) CELER_RETURN_IF_ERROR(SparseFfn(i, &layer));
+      w.layers.push_back(std::move(layer));
     }
     return w;
   }
@@ -92,10 +118,6 @@ class Loader {
       if (c.norm_bias) {
         CELER_ASSIGN(w->embedding_norm_bias, reader_.Vector(names_.embedding_norm_bias, c.hidden));
       }
-    }
-    if (c.embedding_dim > 0) {
-      CELER_ASSIGN(w->project_in, reader_.Matrix(names_.project_in, c.hidden, c.embedding_dim));
-      CELER_ASSIGN(w->project_out, reader_.Matrix(names_.project_out, c.embedding_dim, c.hidden));
     }
     if (c.position_rows > 0) {
       CELER_ASSIGN(w->positions, reader_.Matrix(names_.positions, c.position_rows, c.hidden));
@@ -113,9 +135,7 @@ class Loader {
     }
     if (!c.HasFfn(i)) return w;
     if (c.IsSparse(i)) {
-      CELER_RETURN_IF_ERROR(gguf_ ? GgufExperts(i, &w) : HfExperts(i, &w));
-      CELER_RETURN_IF_ERROR(RouterVectors(i, &w));
-      CELER_RETURN_IF_ERROR(ExpertBiases(i, &w));
+      CELER_RETURN_IF_ERROR(SparseFfn(i, &w));
       if (!c.moe.beside_dense) return w;
     }
     CELER_ASSIGN(w.dense, Ffn(InLayer(names_.gate, i), InLayer(names_.up, i), InLayer(names_.down, i),
@@ -129,6 +149,12 @@ class Loader {
                    reader_.ScaledVector(InLayer(names_.down_bias, i), c.hidden, c.residual_scale));
     }
     return w;
+  }
+
+  Status SparseFfn(int64_t i, LayerWeights* w) {
+    CELER_RETURN_IF_ERROR(gguf_ ? GgufExperts(i, w) : HfExperts(i, w));
+    CELER_RETURN_IF_ERROR(RouterVectors(i, w));
+    return ExpertBiases(i, w);
   }
 
   Status Norms(int64_t i, LayerWeights* w) {
@@ -359,6 +385,32 @@ void RoundScale(const TensorRecord* embedding, float* scale) {
   DecodeRow(embedding->dtype, rounded, 1, scale);
 }
 
+// Of names, types, shapes, and of some bytes in the middle of each tensor (FNV-1a).
+int64_t Fingerprint(const TensorSource& source) {
+  constexpr uint64_t kPrime = 0x100000001b3;
+  constexpr size_t kSample = 64;
+  uint64_t hash = 0xcbf29ce484222325;
+  const auto add = [&](std::span<const std::byte> bytes) {
+    for (const std::byte byte : bytes) hash = (hash ^ std::to_integer<uint64_t>(byte)) * kPrime;
+  };
+  for (const TensorRecord& record : source.tensors()) {
+    add(std::as_bytes(std::span(record.name)));
+    add(std::as_bytes(std::span(&record.dtype, 1)));
+    add(std::as_bytes(record.shape.dims()));
+    add(record.bytes.subspan(record.bytes.size() / 2)
+            .first(std::min(kSample, (record.bytes.size() + 1) / 2)));
+  }
+  return static_cast<int64_t>(hash);
+}
+
+// What is added to a sum over all ranks is added by the first one.
+void DropSummedBiases(DecoderWeights* weights) {
+  for (LayerWeights& layer : weights->layers) {
+    layer.o_bias = layer.down_bias = layer.shared.down_bias = nullptr;
+    for (ExpertWeights& expert : layer.experts) expert.down_bias = nullptr;
+  }
+}
+
 }  // namespace
 
 WeightPlan::Roles DecoderRoles(const DecoderConfig& c, bool gguf, const std::string& embedding) {
@@ -387,8 +439,9 @@ WeightPlan::Roles DecoderRoles(const DecoderConfig& c, bool gguf, const std::str
 }
 
 Result<DecoderWeights> ReadDecoder(const DecoderConfig& config, bool gguf, const std::string& embedding,
-                                   WeightReader& reader) {
-  return Loader(config, gguf, embedding, reader).Run();
+                                   WeightReader& reader, const LayerRange& layers, bool experts_alone) {
+  Loader loader(config, gguf, embedding, reader);
+  return experts_alone ? loader.Experts(layers) : loader.Run(layers);
 }
 
 Result<LayerWeights> LoadLayer(const DecoderConfig& config, bool gguf, int64_t layer, WeightReader& reader) {
@@ -409,10 +462,22 @@ Result<Model> Model::Load(const std::filesystem::path& path, const LoadOptions& 
   for (const std::string& warning : model.config_.warnings) log::WarningOnce("{}", warning);
   WeightPlan plan =
       WeightPlan::Make(options.weights, *model.source_, DecoderRoles(model.config_, opened.gguf, embedding));
-  for (const std::string& line : plan.Lines()) log::Info("{}", line);
+  std::filesystem::path pack_cache = options.pack_cache;
+  if (options.shard.size > 1) {
+    CELER_RETURN_IF_ERROR(model.Cut(opened.gguf, embedding, options.shard, &plan));
+    if (!pack_cache.empty())
+      pack_cache /= fmt::format("rank-{}-of-{}", options.shard.rank, options.shard.size);
+  }
+  const bool some = options.layers.count >= 0;  // and not all
+  if (some && !pack_cache.empty())
+    pack_cache /= fmt::format("{}-{}-to-{}", options.experts_alone ? "experts" : "layers",
+                              options.layers.first, options.layers.end());
+  if (options.shard.rank == 0 && options.layers.first == 0)
+    for (const std::string& line : plan.Lines()) log::Info("{}", line);
   model.store_ = std::make_unique<WeightStore>(*model.source_, std::move(plan), pool,
-                                               options.pack ? &ChosenMatmul() : nullptr, options.pack_cache);
-  CELER_ASSIGN(model.weights_, ReadDecoder(model.config_, opened.gguf, embedding, *model.store_));
+                                               options.pack ? &ChosenMatmul() : nullptr, pack_cache);
+  CELER_ASSIGN(model.weights_, ReadDecoder(model.config_, opened.gguf, embedding, *model.store_,
+                                           options.layers, options.experts_alone));
   if (opened.gguf) {  // Llama 3.1's rope scaling comes as a tensor here
     RopeConfig& rope = model.config_.rope;
     CELER_ASSIGN(const float* factors, model.store_->Vector("rope_freqs.weight", rope.dim / 2, false));
@@ -423,9 +488,29 @@ Result<Model> Model::Load(const std::filesystem::path& path, const LoadOptions& 
   }
   // Some files store a tied head once more; it is the same matrix.
   if (model.config_.tied_embeddings && !opened.gguf) model.store_->Skip(kHfNames.head);
-  CELER_RETURN_IF_ERROR(model.store_->CheckNoUnusedTensors(model.config_.architecture));
+  if (!some) CELER_RETURN_IF_ERROR(model.store_->CheckNoUnusedTensors(model.config_.architecture));
   model.store_->WritePackCache();
+  if (some) model.KeepLayers(options.layers);
+  if (options.shard.rank > 0) DropSummedBiases(&model.weights_);
+  if (model.whole_config_) model.whole_config_->rope = model.config_.rope;
   return model;
+}
+
+void Model::KeepLayers(const LayerRange& layers) {
+  whole_config_ = config_;
+  config_ = SliceLayers(config_, layers);
+  // Behind the first layers there is a head without an embedding that it could be.
+  if (layers.first > 0) config_.tied_embeddings = false;
+}
+
+Status Model::Cut(bool gguf, const std::string& embedding, const ShardOf& of, WeightPlan* plan) {
+  CELER_ASSIGN(Shard shard, PlanShard(config_, gguf, embedding, *source_, *plan, of));
+  fingerprint_ = Fingerprint(*source_);
+  CELER_ASSIGN(source_, ShardSource::Open(std::move(source_), shard.slices));
+  CELER_ASSIGN(*plan, plan->Cut(shard.slices));
+  whole_config_ = std::exchange(config_, std::move(shard.config));
+  vocab_parts_ = std::move(shard.vocab);
+  return {};
 }
 
 Result<DecoderConfig> LoadDecoderConfig(const std::filesystem::path& path) {

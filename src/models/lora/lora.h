@@ -41,6 +41,8 @@ Result<std::shared_ptr<const LoraAdapter>> LoadLora(const std::string& name,
                                                     const std::filesystem::path& path,
                                                     const std::filesystem::path& model, ThreadPool& pool);
 const LoraInfo& InfoOf(const LoraAdapter& adapter);
+// What it takes in the memory of a GPU, at most.
+int64_t DeviceBytesOf(const LoraAdapter& adapter);
 
 struct LoraUse {
   std::shared_ptr<const LoraAdapter> adapter;

@@ -30,17 +30,21 @@ struct LoraMatrix {
   std::vector<std::byte> whole = {};  // [rows, cols]; or none. Of the embedding [tokens, width]
 };
 
+// Of an array of an adapter in the memory of a GPU, in bytes; its rows are padded to kLoraPad numbers.
+inline constexpr int64_t kLoraAlign = 256, kLoraPad = 4;
+
 class LoraAdapter {
  public:
-  LoraAdapter(LoraInfo info, std::vector<LoraMatrix> matrices)
-      : info_(std::move(info)), matrices_(std::move(matrices)) {}
+  LoraAdapter(LoraInfo info, std::vector<LoraMatrix> matrices);
 
   const LoraInfo& info() const { return info_; }
   const std::vector<LoraMatrix>& matrices() const { return matrices_; }  // each place once
+  int64_t device_bytes() const { return device_bytes_; }                 // DeviceBytesOf()
 
  private:
   LoraInfo info_;
   std::vector<LoraMatrix> matrices_;
+  int64_t device_bytes_;
 };
 
 }  // namespace celer

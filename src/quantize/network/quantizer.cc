@@ -94,4 +94,15 @@ Result<Inserted> NetworkQuantizer::Build(const QuantizerPlan& plan) const {
                            .means = options_.correct_bias ? &calibration_.means : nullptr});
 }
 
+int64_t ConstantBytes(const graph::Graph& graph) {
+  int64_t bytes = 0;
+  std::vector<bool> used(graph.values.size(), false);
+  for (const graph::Node& node : graph.nodes)
+    for (const graph::ValueId id : graph.Reads(node)) used[id] = true;
+  for (size_t v = 0; v < graph.values.size(); ++v)
+    if (used[v] && graph.values[v].constant)
+      bytes += static_cast<int64_t>(graph.values[v].constant->bytes.size());
+  return bytes;
+}
+
 }  // namespace celer::ptq

@@ -66,4 +66,7 @@ class NetworkQuantizer {
   Calibration calibration_;
 };
 
+// Of those that are read.
+int64_t ConstantBytes(const graph::Graph& graph);
+
 }  // namespace celer::ptq

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "device/allocator.h"
 #include "engine/loop/engine_internals.h"
 #include "server/service/service.h"
 
@@ -116,7 +117,7 @@ void Service::FallAsleep(std::shared_ptr<Exchange> exchange) {
   }
   if (sleep_.level == 0 || !replicas_) return EndSleepChange(exchange, {});
   const bool release = sleep_.level == 2 || !replicas_->engine(0).info().device.starts_with("cpu");
-  workers_->Post([this, exchange = std::move(exchange),
+  workers_->Post([this, release, exchange = std::move(exchange),
                   replicas = release ? std::exchange(replicas_, nullptr) : replicas_,
                   alive = std::weak_ptr<int>(alive_)]() mutable {
     for (int64_t rank = 0; rank < replicas->size(); ++rank) {
@@ -126,6 +127,9 @@ void Service::FallAsleep(std::shared_ptr<Exchange> exchange) {
       if (ran && !discarded) log::Warning("going to sleep: {}", discarded.error().message());
     }
     replicas.reset();
+    // The pools of GPUs keep freed memory for the next allocation; other programs wait for it now.
+    const size_t bytes = release ? ReleaseCachedMemory() : 0;
+    if (bytes > 0) log::Info("{} went back to the GPU's driver", FormatBytes(bytes));
     // The exchange belongs to the loop's thread, and must not be destroyed here.
     loop_.Post([this, exchange = std::move(exchange), alive] {
       if (!alive.expired()) EndSleepChange(exchange, {});

@@ -29,7 +29,8 @@ namespace celer::cuda::batch {
 // The ring. By one warp: lane 2i + h copies half h of tile i.
 template <Format F, int N, class R>
 __device__ __forceinline__ void Fill(const BatchParams& b, const Layer& layer, int i, const R& run,
-                                     Memory<F, N>& memory, int lane, Filling& filling, uint64_t policy) {
+                                     Memory<F, N>& memory, int lane, Filling& filling,
+                                     [[maybe_unused]] uint64_t policy) {
   const uint32_t ring = SharedAddress(memory.ring), full = SharedAddress(memory.full),
                  empty = SharedAddress(memory.empty);
   const int row_bytes = b.op[i].row_bytes, groups = F == Format::kInt4 ? b.op[i].padded / 128 : 1;
@@ -46,13 +47,17 @@ __device__ __forceinline__ void Fill(const BatchParams& b, const Layer& layer, i
     }
     const int chunk_bytes = share.chunk_bytes(), chunks = share.chunks(row_bytes);
     const int chunk_groups = F == Format::kInt4 ? share.split * kSpans : 1;
-    const uint32_t to = lane * (share.tile_bytes() / 2);
-    const uint32_t scales_to = kStageBytes + lane * chunk_groups * kGroupBytes;
+    const int apart = share.tile_bytes() / 2, scales_apart = chunk_groups * kGroupBytes;
+#if CELER_HOPPER
+    const uint32_t to = lane * apart, scales_to = kStageBytes + lane * scales_apart;
+#else
+    const Runs<2 * kMostTiles<N>> runs(data, scales, share.tiles, lane);
+#endif
     for (int chunk = 0; chunk < chunks; ++chunk) {
       const int bytes = 8 * min(chunk_bytes, row_bytes - chunk * chunk_bytes);
       const int scale_bytes = max(0, min(chunk_groups, groups - chunk * chunk_groups)) * kGroupBytes;
       RingPlace& next = filling.next;
-      if (filling.under_way == kUnderWay) {
+      if (filling.under_way == kUnderWay<N>) {
         BarrierWait(full + filling.oldest.stage * 8, filling.oldest.parity);
         filling.oldest.Advance(kStages<N>);
       } else {
@@ -70,11 +75,10 @@ __device__ __forceinline__ void Fill(const BatchParams& b, const Layer& layer, i
                    scale_bytes, bar, policy);
       }
 #else
-      const int64_t data_at = static_cast<int64_t>(chunk) * chunk_bytes * 8,
-                    scales_at = static_cast<int64_t>(chunk) * chunk_groups * kGroupBytes;
-      CopyRuns(base + to, data ? data + data_at : nullptr, bytes, policy, lane);
-      if (scale_bytes > 0)
-        CopyRuns(base + scales_to, data ? scales + scales_at : nullptr, scale_bytes, policy, lane);
+      runs.Copy(base, apart, static_cast<int64_t>(chunk) * chunk_bytes * 8, bytes, lane);
+      if (IsInteger(F))
+        runs.CopyScales(base + kStageBytes, scales_apart, static_cast<int64_t>(chunk) * scales_apart,
+                        scale_bytes);
       ArriveAfterCopies(bar);
 #endif
       next.Advance(kStages<N>);
@@ -122,7 +126,7 @@ __device__ __forceinline__ void Fetch(const BatchParams& b, int i, uint32_t turn
         const uint32_t slot = static_cast<uint32_t>(at + n) % kSlots;
         const int from = (chunk + n) * kSlotBytes;
         BarrierWait(empty + slot * 8, (static_cast<uint32_t>(at + n) / kSlots & 1) ^ 1);
-        CopyRunKeep(slots + slot * kSlotBytes, op.x + from, min(kSlotBytes, op.padded * N * 2 - from), lane);
+        CopyRun(slots + slot * kSlotBytes, op.x + from, min(kSlotBytes, op.padded * N * 2 - from), lane);
         ArriveAfterCopies(full + slot * 8);
       }
 #endif

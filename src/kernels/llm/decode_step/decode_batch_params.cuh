@@ -22,7 +22,8 @@ constexpr int kSlots = 8, kSlotBytes = 8192;
 template <int N>
 constexpr int kStages = N == 8 ? 4 : 3;
 // Stages; three of eight tokens are 1 % slower. Generic ones are half as large.
-constexpr int kUnderWay = kHopper ? 2 : 3;
+template <int N>
+constexpr int kUnderWay = kHopper ? 2 : kStages<N>;
 template <int N>
 constexpr int kMostTiles = N == 8 ? kBatch : 8;  // at once, of gate and up; of others kBatch
 constexpr int kAttendWarps = kWarps / 2;         // two items at once

@@ -13,8 +13,9 @@ __global__ void EmbedKernel(const __grid_constant__ EmbedArgs a) {
   if (a.step && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *a.step += 1;
   const int col = blockIdx.x * blockDim.x + threadIdx.x;
   if (col >= a.table.cols) return;
-  const int token = __ldcg(a.tokens + blockIdx.y);
-  float value = Element(a.table, token, col) * a.scale;
+  const int token = __ldcg(a.tokens + blockIdx.y) - a.first_token;
+  const bool has = token >= 0 && token < a.table.rows;
+  float value = has ? Element(a.table, token, col) * a.scale : 0.0f;
   if (a.positions) {
     const int row = min(__ldcg(a.positions + blockIdx.y) + a.position_offset, a.position_table.rows - 1);
     value += Element(a.position_table, row, col);

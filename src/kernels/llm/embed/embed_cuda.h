@@ -12,6 +12,7 @@ struct EmbedArgs {
   int count = 0;
   DeviceMatrix table;
   float scale = 1;
+  int first_token = 0;                 // that the table has; tokens that it does not have become zeros
   DeviceMatrix position_table = {};    // none: nothing is added
   const int32_t* positions = nullptr;  // [count], with a position_table
   int position_offset = 0;             // its first row is for position -position_offset

@@ -242,7 +242,7 @@ TEST(Matmul, EveryVariantMatchesDouble) {
       }
     for (const int64_t rows : {331, 6349})  // one token: several rounds of a job, several such jobs
       for (const DType dtype : {DType::kF32, DType::kBf16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1,
-                                DType::kQ5_1, DType::kQ4_K, DType::kQ6_K}) {
+                                DType::kQ5_1, DType::kMxfp4, DType::kIq4Nl, DType::kQ4_K, DType::kQ6_K}) {
         SCOPED_TRACE(::testing::Message() << Name(dtype) << ", " << rows << " rows");
         const bool super = dtype == DType::kQ4_K || dtype == DType::kQ6_K;
         ExpectMatchesDouble(variant, MakeStored(dtype, rows, super ? 256 : 64, 7).view, 1, !super);
@@ -283,7 +283,7 @@ TEST(Matmul, NothingIsReadBeyondPackedWeights) {
     if (!variant.RunsHere() || !variant.run->packed_bytes) continue;
     SCOPED_TRACE(variant.name);
     for (const DType dtype : {DType::kF32, DType::kBf16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1,
-                              DType::kQ5_1, DType::kQ4_K, DType::kQ6_K})
+                              DType::kQ5_1, DType::kQ4_K, DType::kQ6_K, DType::kMxfp4, DType::kIq4Xs})
       for (const int64_t cols : {256, 768}) {
         const auto stored = MakeStored(dtype, 288, cols, 5);
         Packed packed = PackFor(variant, stored.view);
@@ -308,9 +308,9 @@ TEST(Matmul, ATokensResultDoesNotDependOnItsCompany) {
   const auto x = RandomFloats(kTokens * kCols, 12), norm = RandomFloats(kCols, 13),
              bias = RandomFloats(kRows, 14), residual = RandomFloats(kTokens * kRows, 15);
   std::vector<Weights> all;
-  for (const DType dtype :
-       {DType::kF32, DType::kF16, DType::kBf16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
-        DType::kQ5_1, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K})
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBf16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1,
+                            DType::kQ5_0, DType::kQ5_1, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K,
+                            DType::kQ5_K, DType::kQ6_K, DType::kMxfp4, DType::kIq4Nl, DType::kIq4Xs})
     all.push_back(MakeStored(dtype, kRows, kCols, 11));
   all.push_back(MakeInt8(kRows, kCols, kCols, 11));
   all.push_back(MakeInt4(kRows, kCols, 128, 11));

@@ -76,6 +76,29 @@ void GemmStrategy::ToBf16(const float* from, int64_t tokens, int64_t cols, int p
                                m_.x_bf16, op_.stream.get()));
 }
 
+void GemmStrategy::Project(const DeviceLayer& w, DeviceLayer::Part part, const CudaOperators::Projection& p,
+                           int count) {
+  const DeviceMatrix& first = *p.matrices[0];
+  std::byte* const x = p.in_bf16 ? p.in_bf16 : m_.x_bf16;
+  if (!p.prepared)
+    op_.Check(cuda::LaunchToBf16(p.x, count, first.cols, first.padded, p.norm, p.eps, x, op_.stream.get()));
+  std::array<const DeviceMatrix*, 7> all;
+  const std::byte* weights = w.rows[part];
+  for (const DeviceMatrix* m : Of(w, part, all)) {
+    if (m == &first) break;
+    weights += 2 * int64_t{m->rows} * m->padded;
+  }
+  int64_t rows = 0;
+  for (const DeviceMatrix* m : p.matrices) rows += m->rows;
+  op_.Check(gemm_.Run({.rows = rows,
+                       .tokens = count,
+                       .padded = first.padded,
+                       .f32_out = true,
+                       .add = p.add,
+                       .out_stride = p.out_stride},
+                      weights, x, p.out, op_.stream.get()));
+}
+
 bool GemmStrategy::Direct(const DeviceLayer& w, const Batch& batch) {
   return op_.AttentionWritesBf16(w, batch);
 }
@@ -97,7 +120,9 @@ void GemmStrategy::Attention(const DeviceLayer& w, const Batch& batch, int64_t l
 
 void GemmStrategy::Output(const DeviceLayer& w, const Batch& batch) {
   if (!Direct(w, batch)) ToBf16(m_.attention, batch.count, op_.shape.q_width(), w.o.padded, nullptr);
-  Multiply(w, kOutput, m_.x_bf16, batch.count, m_.x, true, config().hidden, true);
+  Multiply(w, Part::kOutput, m_.x_bf16, batch.count, op_.Sum(Sums::kOutput), true, config().hidden,
+           op_.AddsToX());
+  op_.JoinRanks(Sums::kOutput, batch.count);
 }
 
 void GemmStrategy::GateUp(const DeviceLayer& w, const Batch& batch, int64_t layer) {
@@ -111,7 +136,9 @@ void GemmStrategy::GateUp(const DeviceLayer& w, const Batch& batch, int64_t laye
 
 void GemmStrategy::Down(const DeviceLayer& w, const Batch& batch, int64_t layer) {
   Unpack(layer + 1, kQkv);
-  Multiply(w, kDown, m_.mid_bf16, batch.count, m_.x, true, config().hidden, true);
+  Multiply(w, Part::kDown, m_.mid_bf16, batch.count, op_.Sum(Sums::kDown), true, config().hidden,
+           op_.AddsToX());
+  op_.JoinRanks(Sums::kDown, batch.count);
 }
 
 }  // namespace celer

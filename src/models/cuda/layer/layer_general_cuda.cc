@@ -19,7 +19,7 @@ bool GeneralStrategy::Joins(int count) const {
   const bool branches = c.norm == NormKind::kRms && c.pre_norm && !c.post_norm && !c.parallel_block,
              products = !c.o_bias && !c.mlp_bias && c.gated_mlp && c.swiglu_limit == 0 && !c.output_gate,
              mixers = c.moe.experts == 0 && c.recurrent.layer.empty() && !c.IsLatent();
-  return branches && products && mixers && !op_.shape.deterministic && op_.ByWarpgroups(count) &&
+  return !op_.lora && branches && products && mixers && !op_.shape.deterministic && op_.ByWarpgroups(count) &&
          count <= cuda::kWgmmaJoined;
 }
 
@@ -46,6 +46,10 @@ void GeneralStrategy::Qkv(const DeviceLayer& w, const Batch& batch, int64_t laye
   if (c.IsLatent()) return LatentQkv(w, batch, layer);
   if (Joins(batch.count)) return JoinedQkv(w, batch, layer);
   const Normed in = Norm(w.attention_norm, w.attention_norm_bias, batch.count);
+  if (op_.lora) {
+    AdaptedQkv(w, in, batch.count);
+    return FinishQkv(w, batch, layer);
+  }
   if (FinishesInProduct(w, batch.count, layer)) {
     cuda::MatvecArgs args = op_.QkvArgs(w, batch);
     args.x = in.x;
@@ -130,7 +134,7 @@ void GeneralStrategy::FinishQkv(const DeviceLayer& w, const Batch& batch, int64_
 bool GeneralStrategy::AttendsForProduct(const DeviceLayer& w, const Batch& batch) {
   const DecoderConfig& c = config();
   // What stands between the two in a parallel block takes x_bf16.
-  return !c.parallel_block && !c.output_gate && op_.ByWarpgroups(batch.count) &&
+  return !op_.lora && !c.parallel_block && !c.output_gate && op_.ByWarpgroups(batch.count) &&
          op_.AttentionWritesBf16(w, batch);
 }
 
@@ -155,8 +159,8 @@ void GeneralStrategy::Attention(const DeviceLayer& w, const Batch& batch, int64_
 
 GeneralStrategy::Next GeneralStrategy::NextOfOutput(const DeviceLayer& w, int count) const {
   const DecoderConfig& c = config();
-  const bool warpgroups = op_.ByWarpgroups(count) && c.norm == NormKind::kRms && !c.parallel_block &&
-                          cuda::AddNormedRuns(c.hidden);
+  const bool warpgroups = !op_.lora && op_.ByWarpgroups(count) && c.norm == NormKind::kRms &&
+                          !c.parallel_block && cuda::AddNormedRuns(c.hidden);
   if (!warpgroups || w.sparse() || !GateUpJoins(w)) return {};
   return {w.ffn_norm, op_.WgmmaRows(m_.x_bf16, c.hidden, count, w.gate.padded)};
 }
@@ -164,19 +168,20 @@ GeneralStrategy::Next GeneralStrategy::NextOfOutput(const DeviceLayer& w, int co
 GeneralStrategy::Next GeneralStrategy::NextOfDown(int64_t layer, int count) const {
   const DecoderConfig& c = config();
   const bool warpgroups =
-      op_.ByWarpgroups(count) && c.norm == NormKind::kRms && cuda::AddNormedRuns(c.hidden);
+      !op_.lora && op_.ByWarpgroups(count) && c.norm == NormKind::kRms && cuda::AddNormedRuns(c.hidden);
   if (!warpgroups || layer + 1 == c.layers || c.IsRecurrent(layer + 1) || c.IsLatent()) return {};
   const DeviceLayer& next = op_.model.layers[static_cast<size_t>(layer) + 1];
   return {next.attention_norm, op_.WgmmaRows(m_.x_bf16, op_.shape.qkv_width(), count, next.q.padded)};
 }
 
 void GeneralStrategy::AddBranch(CudaOperators::Projection p, const float* post_norm, const Next& next,
-                                int count) {
+                                int count, Sums sum) {
   const auto hidden = static_cast<int>(config().hidden);
   p.out_stride = hidden;
-  p.add = post_norm == nullptr;
-  p.out = post_norm ? m_.branch : m_.x;
+  p.add = post_norm == nullptr && op_.AddsToX();
+  p.out = post_norm && op_.AddsToX() ? m_.branch : op_.Sum(sum);
   op_.Project(p, count);
+  op_.JoinRanks(sum, count, post_norm ? m_.branch : nullptr);
   normed_by_ = nullptr;
   if (!post_norm) return;
   if (next.to.data) {
@@ -206,9 +211,12 @@ void GeneralStrategy::Output(const DeviceLayer& w, const Batch& batch) {
   if (Joins(batch.count)) return joined_.Output(w, batch);
   const bool recurrent = static_cast<bool>(w.recurrent.out);
   const DeviceMatrix* const matrices[] = {recurrent ? &w.recurrent.out : &w.o};
+  if (op_.lora && !recurrent)
+    return AdaptedBranch(w, LoraPart::kO, {.matrices = matrices, .x = m_.attention, .bias = w.o_bias},
+                         w.attention_post_norm, batch.count);
   const bool prepared = !recurrent && !config().IsLatent() && AttendsForProduct(w, batch);
   AddBranch({.matrices = matrices, .x = m_.attention, .bias = w.o_bias, .prepared = prepared},
-            w.attention_post_norm, NextOfOutput(w, batch.count), batch.count);
+            w.attention_post_norm, NextOfOutput(w, batch.count), batch.count, kOutput);
 }
 
 // Whether one product with the activation as its epilogue takes both.
@@ -220,6 +228,7 @@ void GeneralStrategy::GateUp(const DeviceLayer& w, const Batch& batch, int64_t l
   const int count = batch.count;
   if (Joins(count)) return joined_.GateUp(w, batch, layer);
   const Normed in = Norm(w.ffn_norm, w.ffn_norm_bias, count);
+  if (op_.lora) return AdaptedGateUp(w, in, count);
   const bool warpgroups = op_.ByWarpgroups(count);
   mid_prepared_ = warpgroups && GateUpJoins(w);
   if (mid_prepared_) return GateUpByWarpgroups(w, in, count);
@@ -262,6 +271,10 @@ void GeneralStrategy::GateAndUp(const DeviceLayer& w, const Normed& in, int coun
   product.matrices = up;
   product.out = m_.up;
   op_.Project(product, count);
+  Activate(w, count);
+}
+
+void GeneralStrategy::Activate(const DeviceLayer& w, int count) {
   op_.Check(cuda::LaunchActivateRows({.gate = w.gate ? m_.mid : nullptr,
                                       .up = m_.up,
                                       .gate_bias = w.gate_bias,
@@ -269,7 +282,7 @@ void GeneralStrategy::GateAndUp(const DeviceLayer& w, const Normed& in, int coun
                                       .tokens = count,
                                       .cols = w.up.rows,
                                       .activation = op_.activation(),
-                                      .limit = c.swiglu_limit,
+                                      .limit = config().swiglu_limit,
                                       .out = m_.mid},
                                      op_.stream.get()));
 }
@@ -277,12 +290,16 @@ void GeneralStrategy::GateAndUp(const DeviceLayer& w, const Normed& in, int coun
 void GeneralStrategy::Down(const DeviceLayer& w, const Batch& batch, int64_t layer) {
   if (Joins(batch.count)) return joined_.Down(w, batch, layer);
   const DeviceMatrix* const matrices[] = {&w.down};
+  if (op_.lora)
+    return AdaptedBranch(w, LoraPart::kDown,
+                         {.matrices = matrices, .x = m_.mid, .bias = w.down_bias, .in_bf16 = m_.mid_bf16},
+                         w.ffn_post_norm, batch.count);
   AddBranch({.matrices = matrices,
              .x = m_.mid,
              .bias = w.down_bias,
              .in_bf16 = m_.mid_bf16,
              .prepared = mid_prepared_},
-            w.ffn_post_norm, NextOfDown(layer, batch.count), batch.count);
+            w.ffn_post_norm, NextOfDown(layer, batch.count), batch.count, kDown);
 }
 
 }  // namespace celer

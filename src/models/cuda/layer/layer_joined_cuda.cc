@@ -8,14 +8,14 @@ void JoinedStrategy::Begin() {
 }
 
 void JoinedStrategy::AddToX(const DeviceMatrix& matrix, const cuda::WgmmaActivations& from,
-                            const float* next_norm, int padded, int count) {
+                            const float* next_norm, int padded, int count, Sums sum) {
   cuda::WgmmaArgs args;
   args.tokens = count;
   args.x = from;
-  args.epilogue = cuda::WgmmaEpilogue::kAdd;
-  args.out = m_.x;
+  args.epilogue = op_.AddsToX() ? cuda::WgmmaEpilogue::kAdd : cuda::WgmmaEpilogue::kStore;
+  args.out = op_.Sum(sum);
   args.out_stride = config().hidden;
-  if (next_norm) {
+  if (next_norm && op_.AddsToX()) {
     args.next = op_.WgmmaRows(m_.x_bf16, 0, count, padded);
     args.next_norm = next_norm;
     args.next_squares = m_.wgmma_squares;
@@ -23,6 +23,7 @@ void JoinedStrategy::AddToX(const DeviceMatrix& matrix, const cuda::WgmmaActivat
   }
   const DeviceMatrix* const matrices[] = {&matrix};
   op_.MultiplyWgmma(matrices, args);
+  op_.JoinRanks(sum, count);
 }
 
 cuda::WgmmaActivations JoinedStrategy::Attended(const DeviceLayer& w, int count) const {
@@ -69,8 +70,8 @@ void JoinedStrategy::Output(const DeviceLayer& w, const Batch& batch) {
                                            static_cast<int>(op_.shape.q_width()), nullptr, 0, attended,
                                            op_.stream.get()));
   // The router reads x itself.
-  if (w.sparse()) return AddToX(w.o, attended, nullptr, 0, batch.count);
-  AddToX(w.o, attended, w.ffn_norm, w.gate.padded, batch.count);
+  if (w.sparse()) return AddToX(w.o, attended, nullptr, 0, batch.count, kOutput);
+  AddToX(w.o, attended, w.ffn_norm, w.gate.padded, batch.count, kOutput);
 }
 
 void JoinedStrategy::GateUp(const DeviceLayer& w, const Batch& batch, int64_t) {
@@ -99,7 +100,7 @@ void JoinedStrategy::Down(const DeviceLayer& w, const Batch& batch, int64_t laye
   const bool last = next == op_.model.layers.size();
   const float* norm = last ? op_.model.norm : op_.model.layers[next].attention_norm;
   const int padded = last ? op_.model.head.padded : op_.model.layers[next].q.padded;
-  AddToX(w.down, MidRows(w, batch.count), norm, padded, batch.count);
+  AddToX(w.down, MidRows(w, batch.count), norm, padded, batch.count, kDown);
 }
 
 }  // namespace celer

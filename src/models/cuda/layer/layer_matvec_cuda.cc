@@ -61,10 +61,11 @@ void MatvecStrategy::Output(const DeviceLayer& w, const Batch& batch) {
   op_.Multiply({.a = &w.o,
                 .x = m_.attention,
                 .x_stride = op_.shape.q_width(),
-                .residual = m_.x,
-                .out = m_.x,
+                .residual = op_.AddsToX() ? m_.x : nullptr,
+                .out = op_.Sum(kOutput),
                 .out_stride = config().hidden},
                batch.count);
+  op_.JoinRanks(kOutput, batch.count);
 }
 
 void MatvecStrategy::GateUp(const DeviceLayer& w, const Batch& batch, int64_t) {
@@ -75,10 +76,11 @@ void MatvecStrategy::Down(const DeviceLayer& w, const Batch& batch, int64_t) {
   op_.Multiply({.a = &w.down,
                 .x = m_.mid,
                 .x_stride = config().intermediate,
-                .residual = m_.x,
-                .out = m_.x,
+                .residual = op_.AddsToX() ? m_.x : nullptr,
+                .out = op_.Sum(kDown),
                 .out_stride = config().hidden},
                batch.count);
+  op_.JoinRanks(kDown, batch.count);
 }
 
 }  // namespace celer

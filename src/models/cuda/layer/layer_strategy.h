@@ -30,6 +30,8 @@ class LayerStrategy {
   virtual void Down(const DeviceLayer& w, const Batch& batch, int64_t layer) = 0;    // and the residual
 
  protected:
+  using Sums = CudaOperators::Part;
+  static constexpr Sums kOutput = Sums::kOutput, kDown = Sums::kDown;
   const DecoderConfig& config() const { return op_.config(); }
 
   CudaOperators& op_;
@@ -59,6 +61,8 @@ class GemmStrategy : public LayerStrategy {
   void Output(const DeviceLayer& w, const Batch& batch) override;
   void GateUp(const DeviceLayer& w, const Batch& batch, int64_t layer) override;
   void Down(const DeviceLayer& w, const Batch& batch, int64_t layer) override;
+  // A product in f32 of neighbours among a part's matrices, where the model keeps rows.
+  void Project(const DeviceLayer& w, DeviceLayer::Part part, const CudaOperators::Projection& p, int count);
 
  private:
   GemmStrategy(CudaOperators& op, cuda::Gemm gemm) : LayerStrategy(op), gemm_(std::move(gemm)) {}
@@ -141,7 +145,7 @@ class JoinedStrategy : public LayerStrategy {
  private:
   // A product that is added to x, and prepares the next one under its norm.
   void AddToX(const DeviceMatrix& matrix, const cuda::WgmmaActivations& from, const float* next_norm,
-              int padded, int count);
+              int padded, int count, Sums sum);
   cuda::WgmmaActivations Attended(const DeviceLayer& w, int count) const;
   cuda::WgmmaActivations MidRows(const DeviceLayer& w, int count) const;
 };
@@ -157,6 +161,8 @@ class GeneralStrategy : public LayerStrategy {
   void Output(const DeviceLayer& w, const Batch& batch) override;
   void GateUp(const DeviceLayer& w, const Batch& batch, int64_t layer) override;
   void Down(const DeviceLayer& w, const Batch& batch, int64_t layer) override;
+  // For many tokens with adapters, where the model keeps rows.
+  void set_rows(GemmStrategy* rows) { rows_ = rows; }
 
  private:
   // layer_latent_cuda.cc: queries and the row of the KV; attention over it and the values of each head.
@@ -192,6 +198,7 @@ class GeneralStrategy : public LayerStrategy {
   // Gate and up of one form, to mid_bf16; or one after the other, to m_.mid.
   void GateUpByWarpgroups(const DeviceLayer& w, const Normed& in, int count);
   void GateAndUp(const DeviceLayer& w, const Normed& in, int count);
+  void Activate(const DeviceLayer& w, int count);  // m_.mid and m_.up to m_.mid
   // What the next product reads, once a branch is added to x through a norm: x under its norm.
   struct Next {
     const float* norm = nullptr;
@@ -200,13 +207,22 @@ class GeneralStrategy : public LayerStrategy {
   Next NextOfOutput(const DeviceLayer& w, int count) const;
   Next NextOfDown(int64_t layer, int count) const;
   // A branch's last projection, added to the residual: through a norm where the model has one there.
-  void AddBranch(CudaOperators::Projection p, const float* post_norm, const Next& next, int count);
+  void AddBranch(CudaOperators::Projection p, const float* post_norm, const Next& next, int count, Sums sum);
+
+  // layer_adapted_cuda.cc, of a batch with adapters: each product apart, in f32, and what its tokens add to it.
+  void AdaptedQkv(const DeviceLayer& w, const Normed& in, int count);
+  void AdaptedGateUp(const DeviceLayer& w, const Normed& in, int count);
+  void AdaptedBranch(const DeviceLayer& w, LoraPart part, CudaOperators::Projection p, const float* post_norm,
+                     int count);
+  void Multiply(const DeviceLayer& w, DeviceLayer::Part part, const CudaOperators::Projection& p, int count);
+  int64_t LayerOf(const DeviceLayer& w) const { return &w - op_.model.layers.data(); }
 
   // Whether a few tokens' products are those of JoinedStrategy, but for queries, keys and values.
   bool Joins(int count) const;
   void JoinedQkv(const DeviceLayer& w, const Batch& batch, int64_t layer);
 
   JoinedStrategy joined_{op_};
+  GemmStrategy* rows_ = nullptr;      // none: the model keeps no rows
   const float* normed_by_ = nullptr;  // the weights under which m_.normed is x
   bool x_prepared_ = false;           // x_bf16 is what the next product reads
   bool mid_prepared_ = false;         // mid_bf16 is what down reads

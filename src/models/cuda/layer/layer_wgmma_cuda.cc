@@ -23,8 +23,9 @@ void WgmmaStrategy::Qkv(const DeviceLayer& w, const Batch& batch, int64_t) {
   args.tokens = batch.count;
   args.x = Activations(m_.x, c.hidden, w.q, w.attention_norm, qkv_width, batch.count);
   const bool narrow_q = op_.UsesNarrowQueries(w, batch);
-  // Rows that are rounded to 16 bits anyway.
-  const bool narrow = narrow_q && cuda::FinishTakesNarrow(w.kv, static_cast<int>(c.rope.dim));
+  // Rows that are rounded to 16 bits anyway; only large tiles write them so.
+  const bool narrow = narrow_q && cuda::WgmmaMostTile() > cuda::kWgmmaJoined &&
+                      cuda::FinishTakesNarrow(w.kv, static_cast<int>(c.rope.dim));
   args.out = m_.qkv_rows;
   args.out_stride = qkv_width;
   if (narrow) args.narrow_out = m_.qkv_rows, args.narrow_bf16 = w.kv.dtype == DType::kBf16;
@@ -47,11 +48,12 @@ void WgmmaStrategy::Output(const DeviceLayer& w, const Batch& batch) {
   args.x = op_.AttentionWritesBf16(w, batch)
                ? op_.WgmmaRows(m_.x_bf16, hidden, batch.count, w.o.padded)
                : Activations(m_.attention, op_.shape.q_width(), w.o, nullptr, hidden, batch.count);
-  args.epilogue = cuda::WgmmaEpilogue::kAdd;
-  args.out = m_.x;
+  args.epilogue = op_.AddsToX() ? cuda::WgmmaEpilogue::kAdd : cuda::WgmmaEpilogue::kStore;
+  args.out = op_.Sum(kOutput);
   args.out_stride = hidden;
   const DeviceMatrix* const output[] = {&w.o};
   op_.MultiplyWgmma(output, args);
+  op_.JoinRanks(kOutput, batch.count);
 }
 
 void WgmmaStrategy::GateUp(const DeviceLayer& w, const Batch& batch, int64_t) {
@@ -83,11 +85,12 @@ void WgmmaStrategy::Down(const DeviceLayer& w, const Batch& batch, int64_t) {
   cuda::WgmmaArgs args;
   args.tokens = batch.count;
   args.x = op_.WgmmaRows(m_.mid_bf16, hidden, batch.count, w.down.padded);
-  args.epilogue = cuda::WgmmaEpilogue::kAdd;
-  args.out = m_.x;
+  args.epilogue = op_.AddsToX() ? cuda::WgmmaEpilogue::kAdd : cuda::WgmmaEpilogue::kStore;
+  args.out = op_.Sum(kDown);
   args.out_stride = hidden;
   const DeviceMatrix* const down[] = {&w.down};
   op_.MultiplyWgmma(down, args);
+  op_.JoinRanks(kDown, batch.count);
 }
 
 }  // namespace celer

@@ -16,6 +16,7 @@ class UploadRing {
  public:
   UploadRing(int device, const Stream& stream) : device_(device), stream_(stream) {}
 
+  Status Reserve(int64_t bytes);  // for each staging buffer
   // A free staging buffer; waits if all are in use.
   Result<std::byte*> Begin(int64_t bytes);
   // From within the piece, in order with the stream.

@@ -8,6 +8,14 @@
 
 namespace celer {
 
+Status UploadRing::Reserve(int64_t bytes) {
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    CELER_ASSIGN([[maybe_unused]] std::byte* const memory, Begin(bytes));
+    CELER_RETURN_IF_ERROR(End());
+  }
+  return {};
+}
+
 Result<std::byte*> UploadRing::Begin(int64_t bytes) {
   Piece& piece = pieces_[next_];
   next_ = (next_ + 1) % pieces_.size();

@@ -20,6 +20,9 @@
 
 namespace celer {
 
+// Sums over ranks that are given at the same time, at most (CudaOperators::Part).
+inline constexpr int64_t kRankParts = 3;
+
 // What the sizes depend on.
 struct CudaShape {
   const DecoderConfig* config = nullptr;
@@ -34,7 +37,12 @@ struct CudaShape {
   bool fused = false;                    // a decode step may be one kernel
   bool deterministic = false;
   bool general = false;    // layers that are not Llama's (HasPlainLayers)
+  bool lora = false;       // batches may have adapters: each product apart
   int64_t sequences = 64;  // of a decode step
+  // Of one rank of several, whose configuration is that of its part: the tokens of all ranks.
+  int64_t all_vocab = 0;
+  bool leads = false;  // rank 0 of several
+  int64_t vocab() const { return all_vocab > 0 ? all_vocab : config->vocab; }
 
   int64_t q_width() const { return config->heads * config->head_dim; }
   int64_t kv_width() const { return config->kv_heads * config->head_dim; }
@@ -54,6 +62,7 @@ struct CudaShape {
   int64_t input_width() const {
     return std::max({config->hidden, q_width(), attention_width(), config->latent.q_rank});
   }
+  int64_t PartFloats() const { return (max_tokens * config->hidden + 3) / 4 * 4; }  // one of kRankParts
   int64_t table_width() const;                                              // blocks of the longest sequence
   int64_t logit_rows() const { return std::max<int64_t>(256, sequences); }  // of one batch
   // The widest layer that runs as a dense one.
@@ -75,10 +84,14 @@ struct CudaMemory {
         *up = nullptr;
   float* qkv_rows = nullptr;
   float *recurrent_in = nullptr, *recurrent_prepared = nullptr;  // as in DeltaNetArgs
-  float* branch = nullptr;   // [tokens, hidden], of models that norm what a branch adds
-  float* normed = nullptr;   // [tokens or logit_rows(), hidden], of models with LayerNorm
-  float* logits = nullptr;   // [logit_rows(), vocab]
-  float* partial = nullptr;  // of attention
+  float* branch = nullptr;  // [tokens, hidden], of models that norm what a branch adds
+  float* normed = nullptr;  // [tokens or logit_rows(), hidden], of models with LayerNorm
+  float* logits = nullptr;  // [logit_rows(), vocab]; of several ranks its part of the vocabulary
+  // Of several ranks: parts of sums [3, tokens, hidden], all logits on the first one, and its ShareListsArgs::shared.
+  float *rank_parts = nullptr, *all_logits = nullptr;
+  int32_t* rank_lists = nullptr;
+  const float* Chosen() const { return all_logits ? all_logits : logits; }  // what tokens are chosen from
+  float* partial = nullptr;                                                 // of attention
   int32_t* attention_tickets = nullptr;
   std::byte *x_bf16 = nullptr, *mid_bf16 = nullptr;  // activations in bf16, in whatever order a product wants
   // Warpgroup products.

@@ -102,6 +102,11 @@ constexpr Row kRows[] = {
     {"mid", &M::mid, [](const S& s) { return 4 * s.max_tokens * s.ffn_width(); }},
     {"up", &M::up, [](const S& s) { return 4 * s.max_tokens * s.ffn_width(); }},
     {"logits", &M::logits, [](const S& s) { return 4 * s.logit_rows() * s.config->vocab; }},
+    {"parts of sums", &M::rank_parts,
+     [](const S& s) { return s.all_vocab > 0 ? 4 * kRankParts * s.PartFloats() : 0; }},
+    {"logits of all ranks", &M::all_logits,
+     [](const S& s) { return s.leads ? 4 * s.logit_rows() * s.vocab() : 0; }},
+    {"tokens for all ranks", &M::rank_lists, [](const S& s) { return s.leads ? 8 * s.sequences : 0; }},
     {"pieces of attention", &M::partial,
      [](const S& s) {
        const int64_t rank = s.config->latent.kv_rank;
@@ -120,7 +125,7 @@ constexpr Row kRows[] = {
     {"mid in bf16", &M::mid_bf16,
      [](const S& s) { return Bf16Bytes(s, s.max_tokens, s.config->intermediate); }},
     {"q, k and v", &M::qkv_rows,
-     [](const S& s) { return s.exact && !s.general ? 0 : 4 * s.max_tokens * s.qkv_width(); }},
+     [](const S& s) { return s.exact && !s.general && !s.lora ? 0 : 4 * s.max_tokens * s.qkv_width(); }},
     {"input of recurrent layers", &M::recurrent_in,
      [](const S& s) {
        return IfRecurrent(s, 4 * s.max_tokens * DeviceDeltaShape(s.config->recurrent).InputFloats());
@@ -130,7 +135,7 @@ constexpr Row kRows[] = {
        return IfRecurrent(s, 4 * s.max_tokens * DeviceDeltaShape(s.config->recurrent).PreparedFloats());
      }},
     {"branch", &M::branch,
-     [](const S& s) { return s.config->post_norm ? 4 * s.max_tokens * s.config->hidden : 0; }},
+     [](const S& s) { return s.config->post_norm || s.lora ? 4 * s.max_tokens * s.config->hidden : 0; }},
     {"x under LayerNorm", &M::normed,
      [](const S& s) {
        return s.config->norm == NormKind::kLayer
@@ -192,7 +197,7 @@ constexpr Row kRows[] = {
     // For each sequence of a step: counts of tokens and biases by token, and its history in pieces of 4096.
     {"token counts, biases and histories",
      {},
-     [](const S& s) { return s.sequences * 4 * (2 * s.config->vocab + 1 + 4096 + s.context); }},
+     [](const S& s) { return s.sequences * 4 * (2 * s.vocab() + 1 + 4096 + s.context); }},
     {"rounding of addresses", {}, [](const S&) { return int64_t{8} << 20; }},
 };
 

@@ -188,7 +188,10 @@ cudaError_t LaunchUnits(const ScoredArgs& a, const Bunches& b, cudaStream_t stre
 
 template <class T, int D>
 cudaError_t LaunchWidth(const ScoredArgs& a, const Bunches& b, cudaStream_t stream) {
-  if (FewUnits(a.batch.count, b.columns) && !a.steady)
+  // A GPU with little shared memory has no room for deep rings.
+  using W = Worker<T, D, true, true>;
+  const bool deep = W::kRingBytes + static_cast<int>(sizeof(Shared) + sizeof(UnitPlan)) <= SharedLimit();
+  if (FewUnits(a.batch.count, b.columns) && !a.steady && deep)
     return b.at_once > 4 ? LaunchUnits<T, D, true, true>(a, b, stream)
                          : LaunchUnits<T, D, false, true>(a, b, stream);
   return b.at_once > 4 ? LaunchUnits<T, D, true, false>(a, b, stream)

@@ -316,6 +316,7 @@ constexpr DType kTypes[] = {DType::kF16, DType::kBf16, DType::kI8, DType::kFp8E4
 
 TEST(CudaLatent, QueriesAndRowsMatchDouble) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
+  if (SharedLimit() < kLatentSharedBytes) GTEST_SKIP() << "blocks have too little shared memory here";
   for (const DType dtype : kTypes)
     for (const Case& c : Cases())
       for (const bool interleaved : {false, true}) {

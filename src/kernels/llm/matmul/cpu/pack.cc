@@ -64,10 +64,8 @@ PackedFormat FormatOf(const WeightView& w) {
   if (w.dtype == DType::kF32) return PackedFormat::kF32;
   if (w.dtype == DType::kF16) return PackedFormat::kF16;
   if (w.dtype == DType::kBf16) return PackedFormat::kBf16;
-#if defined(__x86_64__)  // others have no kernels that look up levels, and take them as bytes
   if (w.dtype == DType::kMxfp4) return PackedFormat::kLevels;
   if (w.dtype == DType::kIq4Nl || w.dtype == DType::kIq4Xs) return PackedFormat::kLevelsIq4;
-#endif
   const Codec* codec = FindCodec(w.dtype);
   if (!codec) return PackedFormat::kNone;
   if (codec->unpack)

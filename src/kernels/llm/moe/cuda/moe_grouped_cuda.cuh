@@ -120,14 +120,14 @@ template <Format F, bool GateUp>
 __device__ __forceinline__ void FillGrouped(const GroupedParams& p, uint32_t shared,
                                             [[maybe_unused]] int lane) {
   using S = GroupedStage<F>;
-  const uint64_t once = matvec::StreamOncePolicy(), keep = wgmma::KeepPolicy();
+  [[maybe_unused]] const uint64_t once = matvec::StreamOncePolicy(), keep = wgmma::KeepPolicy();
   const int steps = p.a.w.first.padded / S::kCols;
   [[maybe_unused]] const uint32_t bytes = S::kWeightBytes + kItemEights * p.scale_bytes;
   RingPlace ring = {0, 1};
   GroupedItems items(p);
   GroupedItem item;
   while (items.Next(item)) {
-    const uint64_t policy = item.again ? keep : once;
+    [[maybe_unused]] const uint64_t policy = item.again ? keep : once;
     const int eight[2] = {item.tile * (GateUp ? kBoxEights : kItemEights),
                           item.tile * (GateUp ? kBoxEights : kItemEights) + (GateUp ? 0 : kBoxEights)};
     for (int step = 0; step < steps; ++step) {
@@ -153,12 +153,12 @@ __device__ __forceinline__ void FillGrouped(const GroupedParams& p, uint32_t sha
         const DeviceMatrix& m = GateUp && box == 1 ? p.a.w.up : p.a.w.first;
         wgmma::CopyWeights<kBoxEights>(base + box * kBoxEights * S::kEightBytes, m,
                                        m.data + item.expert * p.a.w.data_stride, step * S::kEightBytes,
-                                       eight[box], S::kEightBytes, policy, lane);
+                                       eight[box], S::kEightBytes, lane);
         if (HasScales(F) && p.scale_bytes > 0)
           wgmma::CopyScales<kBoxEights>(base + p.scale_offset + box * kBoxEights * p.scale_bytes, m,
                                         m.scales + item.expert * p.a.w.scale_stride, ScaleBytesOf(F),
                                         (step * S::kCols >> p.group_shift) * 8 * ScaleBytesOf(F), eight[box],
-                                        p.scale_bytes, policy, lane);
+                                        p.scale_bytes, lane);
       }
       matvec::ArriveAfterCopies(full);
 #endif

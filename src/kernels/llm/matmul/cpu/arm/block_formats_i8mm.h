@@ -7,6 +7,7 @@
 
 #include "kernels/llm/matmul/cpu/arm/byte_loops_i8mm.h"
 #include "kernels/llm/matmul/cpu/arm/integer_tile_neon.h"
+#include "kernels/llm/matmul/cpu/arm/levels_neon.h"
 #include "kernels/llm/matmul/cpu/packed.h"
 
 namespace celer::arm {
@@ -47,7 +48,19 @@ struct UnsignedNibbles {
     w[1] = vreinterpretq_s8_u8(vshrq_n_u8(packed, 4));
   }
 };
-// The same bytes for activations of kNibbles and kNibblesMin.
+// Nibbles that name levels.
+template <class Names>
+struct LevelNibbles {
+  static constexpr int kBytes = 16 * kRows, kParts = 2, kSteps = 2;
+  static constexpr float kUnit = 1.0f;
+  static constexpr bool kUnsigned = false;
+  static inline void Load(const uint8_t* p, int part, int pair, int8x16_t w[kSteps]) {
+    const uint8x16_t packed = vld1q_u8(p + part * 64 + pair * 16);
+    w[0] = vqtbl1q_s8(Names::Table(), vandq_u8(packed, vdupq_n_u8(15)));
+    w[1] = vqtbl1q_s8(Names::Table(), vshrq_n_u8(packed, 4));
+  }
+};
+// The bytes of UnsignedNibbles for activations of kNibbles and kNibblesMin.
 struct PairedNibbles {
   static constexpr int kBytes = 16 * kRows, kParts = 2, kSteps = 2;
   static constexpr float kUnit = 1.0f / 16;
@@ -109,6 +122,8 @@ using ByteMin = BlockFormat<Bytes, 2, Extra::kMin>;
 using ByteWide = BlockFormat<Bytes, 4, Extra::kNone>;
 using Nibble = BlockFormat<PairedNibbles, 2, Extra::kExcess>;
 using NibbleMin = BlockFormat<PairedNibbles, 2, Extra::kMin>;
+using Fp4 = BlockFormat<LevelNibbles<Fp4Levels>, 4, Extra::kNone>;
+using Iq4 = BlockFormat<LevelNibbles<Iq4Levels>, 4, Extra::kNone>;
 
 // A row pair's factors as [0 0 1 1], from those of a group: kP pairs from `pair` on.
 template <int kP>

@@ -1,6 +1,7 @@
 #if defined(__aarch64__)
 #include <arm_neon.h>
 
+#include "kernels/llm/matmul/cpu/arm/levels_neon.h"
 #include "kernels/llm/matmul/cpu/column.h"
 #include "kernels/shared/simd.h"
 
@@ -76,10 +77,20 @@ F32x8 SixInParts(const PackedColumn& c, const uint8_t* group) {
   return Shifted(c, sum, 0, true);
 }
 
+// Places in a list of levels as what stands there.
+F32x8 Named(Levels levels, F32x8 places) {
+  const uint16x8_t both =
+      vcombine_u16(vmovn_u32(vcvtq_u32_f32(places.lo)), vmovn_u32(vcvtq_u32_f32(places.hi)));
+  const int8x16_t table = levels == Levels::kFp4 ? Fp4Levels::Table() : Iq4Levels::Table();
+  const int16x8_t v = vmovl_s8(vqtbl1_s8(table, vmovn_u16(both)));
+  return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(v))), vcvtq_f32_s32(vmovl_high_s16(v))};
+}
+
 // Eight rows of any format.
 template <int kStep>
 inline F32x8 Column(const PackedColumn& c, const uint8_t* group) {
   F32x8 v = c.six_in_parts ? SixInParts<kStep>(c, group) : Values<kStep>(c, group, c.is_signed);
+  if (c.levels != Levels::kNone) v = Named(c.levels, v);
   F32x8 scale = c.wide_scale ? Floats(group + c.scale) : Halves(group + c.scale);
   if (c.sub_scale >= 0) {
     const F32x8 sub = SignedBytes(group + c.sub_scale);

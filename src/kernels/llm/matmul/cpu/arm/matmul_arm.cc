@@ -14,8 +14,9 @@ constexpr int kRounds = 64;
 TileIsa WithRounds(TileIsa isa) {
   for (PackedFormat f :
        {PackedFormat::kByte, PackedFormat::kByteMin, PackedFormat::kByteWide, PackedFormat::kByteRow,
-        PackedFormat::kNibble, PackedFormat::kNibbleMin, PackedFormat::kSuperQ2, PackedFormat::kSuperQ3,
-        PackedFormat::kSuperQ4, PackedFormat::kSuperQ5, PackedFormat::kSuperQ6})
+        PackedFormat::kNibble, PackedFormat::kNibbleMin, PackedFormat::kLevels, PackedFormat::kLevelsIq4,
+        PackedFormat::kSuperQ2, PackedFormat::kSuperQ3, PackedFormat::kSuperQ4, PackedFormat::kSuperQ5,
+        PackedFormat::kSuperQ6})
     isa[f].rounds = kRounds;
   return isa;
 }
@@ -49,6 +50,8 @@ const TileIsa& Dotprod() {
     out[PackedFormat::kByteRow] = {arm::TileByteWideDotprod, XKind::kBlocks};
     out[PackedFormat::kNibble] = {arm::TileNibbleDotprod, XKind::kNibbles};
     out[PackedFormat::kNibbleMin] = {arm::TileNibbleMinDotprod, XKind::kBlocks};
+    out[PackedFormat::kLevels] = {arm::TileLevelsDotprod, XKind::kBlocks};
+    out[PackedFormat::kLevelsIq4] = {arm::TileLevelsIq4Dotprod, XKind::kBlocks};
     out[PackedFormat::kSuperQ2] = {arm::TileSuperQ2Dotprod, XKind::kSupers};
     out[PackedFormat::kSuperQ3] = {arm::TileSuperQ3Dotprod, XKind::kSupers};
     out[PackedFormat::kSuperQ4] = {arm::TileSuperQ4Dotprod, XKind::kNibblesMin};
@@ -77,6 +80,8 @@ const TileIsa& I8mm() {
     out[PackedFormat::kByteRow] = {arm::TileByteWideI8mm, XKind::kBlocks};
     out[PackedFormat::kNibble] = {arm::TileNibbleI8mm, XKind::kNibbles};
     out[PackedFormat::kNibbleMin] = {arm::TileNibbleMinI8mm, XKind::kNibblesMin};
+    out[PackedFormat::kLevels] = {arm::TileLevelsI8mm, XKind::kBlocks};
+    out[PackedFormat::kLevelsIq4] = {arm::TileLevelsIq4I8mm, XKind::kBlocks};
     out[PackedFormat::kSuperQ2] = {arm::TileSuperQ2I8mm, XKind::kSupers};
     out[PackedFormat::kSuperQ3] = {arm::TileSuperQ3I8mm, XKind::kSupers};
     out[PackedFormat::kSuperQ4] = {arm::TileSuperQ4I8mm, XKind::kSupers};

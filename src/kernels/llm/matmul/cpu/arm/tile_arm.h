@@ -17,6 +17,8 @@ constexpr int kStreamAhead = 8192;
   void TileByteWide##suffix(const TileJob&);  \
   void TileNibble##suffix(const TileJob&);    \
   void TileNibbleMin##suffix(const TileJob&); \
+  void TileLevels##suffix(const TileJob&);    \
+  void TileLevelsIq4##suffix(const TileJob&); \
   void TileSuperQ2##suffix(const TileJob&);   \
   void TileSuperQ3##suffix(const TileJob&);   \
   void TileSuperQ4##suffix(const TileJob&);   \

@@ -17,6 +17,7 @@
 
 #include "kernels/llm/matmul/cpu/arm/four_tokens_dotprod.h"
 #include "kernels/llm/matmul/cpu/arm/integer_tile_neon.h"
+#include "kernels/llm/matmul/cpu/arm/levels_neon.h"
 #include "kernels/llm/matmul/cpu/arm/one_token_dotprod.h"
 #include "kernels/llm/matmul/cpu/arm/tile_arm.h"
 #include "kernels/llm/matmul/cpu/packed.h"
@@ -79,6 +80,18 @@ struct UnsignedNibbles {
     w[1] = vreinterpretq_s8_u8(vshrq_n_u8(packed, 4));
   }
 };
+// Nibbles that name levels.
+template <class Names>
+struct LevelNibbles {
+  static constexpr int kBytes = 16 * kRows, kParts = 4, kSteps = 2;
+  static constexpr float kUnit = 1.0f;
+  static constexpr bool kNibbleX = false;
+  static inline void Load(const uint8_t* p, int part, int half, int8x16_t w[kSteps]) {
+    const uint8x16_t packed = vld1q_u8(p + part * 32 + half * 16);
+    w[0] = vqtbl1q_s8(Names::Table(), vandq_u8(packed, vdupq_n_u8(15)));
+    w[1] = vqtbl1q_s8(Names::Table(), vshrq_n_u8(packed, 4));
+  }
+};
 struct Sixes {
   static constexpr int kBytes = 24 * kRows, kParts = 2, kSteps = 4;
   static constexpr float kUnit = 1.0f / 4;
@@ -126,6 +139,8 @@ using ByteMin = BlockFormat<Bytes, 2, true>;
 using ByteWide = BlockFormat<Bytes, 4, false>;
 using Nibble = BlockFormat<MixedNibbles, 2, false>;
 using NibbleMin = BlockFormat<UnsignedNibbles, 2, true>;
+using Fp4 = BlockFormat<LevelNibbles<Fp4Levels>, 4, false>;
+using Iq4 = BlockFormat<LevelNibbles<Iq4Levels>, 4, false>;
 
 using SuperQ2 = SuperFormat<UnsignedNibbles, 16, true>;
 using SuperQ3 = SuperFormat<SignedNibbles, 16, false>;
@@ -496,7 +511,7 @@ inline bool OneToken(const TileJob& job, BlockFormat<V, kScaleBytes, kMin>) {
   constexpr bool kBytes = V::kSteps == 1;
   constexpr int64_t kAtOnce = kBytes ? 1 : 2;  // blocks
   constexpr int64_t kStep = kAtOnce * (Format::kHeader + V::kBytes);
-  if constexpr (kBytes && (kMin || kScaleBytes == 4)) return false;
+  if constexpr (kScaleBytes == 4 || (kBytes && kMin)) return false;
   if (job.tokens != 1 || job.span != kBlockCols || job.cols % (kAtOnce * kBlockCols) != 0) return false;
   const int64_t steps = job.cols / (kAtOnce * kBlockCols), gap = job.round_bytes - steps * kStep;
   const auto* const x = reinterpret_cast<const XTokenBlock*>(job.x);
@@ -556,6 +571,12 @@ void TileNibbleDotprod(const TileJob& job) {
 }
 void TileNibbleMinDotprod(const TileJob& job) {
   Tile<NibbleMin>(job);
+}
+void TileLevelsDotprod(const TileJob& job) {
+  Tile<Fp4>(job);
+}
+void TileLevelsIq4Dotprod(const TileJob& job) {
+  Tile<Iq4>(job);
 }
 void TileSuperQ2Dotprod(const TileJob& job) {
   Tile<SuperQ2>(job);

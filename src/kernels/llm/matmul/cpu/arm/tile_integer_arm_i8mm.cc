@@ -429,6 +429,12 @@ void TileNibbleI8mm(const TileJob& job) {
 void TileNibbleMinI8mm(const TileJob& job) {
   Tile<NibbleMin, XPairBlock>(job);
 }
+void TileLevelsI8mm(const TileJob& job) {
+  Tile<Fp4, XPairBlock>(job);
+}
+void TileLevelsIq4I8mm(const TileJob& job) {
+  Tile<Iq4, XPairBlock>(job);
+}
 void TileSuperQ2I8mm(const TileJob& job) {
   Tile<SuperQ2, XPairSuper>(job);
 }

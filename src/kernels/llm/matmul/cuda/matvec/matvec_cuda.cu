@@ -36,7 +36,7 @@ int Layout(const DeviceMatrix& m, int tokens, int least, Params* p) {
   p->stage_bytes = StageBytesOf(HopperCode()) + RoundUp(scale_bytes, 128);
   p->group_shift = m.group == 16 ? 4 : m.group == 32 ? 5 : m.group == 64 ? 6 : 7;
   p->plane_bytes = tokens * m.padded * (integer ? 1 : 2) + kPlanePad;
-  p->in_flight = (integer ? kInFlight : kInFlight + 1) * (SpansOf(true) / spans);
+  p->in_flight = !HopperCode() ? kMaxStages : integer ? kInFlight : kInFlight + 1;
   int at = 0;
   const auto take = [&](int bytes) {
     const int offset = at;

@@ -26,10 +26,47 @@ struct Filling {
   int under_way = 0;
 };
 
+// What a warp copies into a stage where there are no bulk copies: up to kRuns runs of bytes, one behind the other.
+template <int kRuns>
+class Runs {
+ public:
+  // `data` and `scales`: where this lane's run begins, if it has one, and where its scales do.
+  __device__ __forceinline__ Runs(const std::byte* data, const std::byte* scales, int tiles, int lane)
+      : there_(__ballot_sync(0xffffffffu, data != nullptr)) {
+    const auto of_lane = [](const std::byte* p, int of) {
+      return reinterpret_cast<const std::byte*>(
+          __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(p), of));
+    };
+#pragma unroll
+    for (int i = 0; i < kRuns; ++i) data_[i] = of_lane(data, i);
+    const int lanes = tiles == 1 ? 16 : tiles == 2 ? 8 : tiles <= 4 ? 4 : 2;  // to a run's scales
+    scale_run_ = lane / lanes, scale_at_ = lane % lanes * 16, scale_step_ = lanes * 16;
+    scales_ = of_lane(scales, scale_run_);
+  }
+  // Of each run `bytes`, a multiple of 16, from `from` on; run i goes to `to + i * apart`.
+  __device__ __forceinline__ void Copy(uint32_t to, int apart, int64_t from, int bytes, int lane) const {
+#pragma unroll
+    for (int i = 0; i < kRuns; ++i)
+      if ((there_ >> i & 1) != 0) CopyRun(to + i * apart, data_[i] + from, bytes, lane);
+  }
+  // The same of their scales, multiples of 16 bytes.
+  __device__ __forceinline__ void CopyScales(uint32_t to, int apart, int64_t from, int bytes) const {
+    if ((there_ >> scale_run_ & 1) == 0) return;
+    for (int at = scale_at_; at < bytes; at += scale_step_)
+      CopyAsync16(to + scale_run_ * apart + at, scales_ + from + at);
+  }
+
+ private:
+  uint32_t there_;  // the runs that exist
+  const std::byte* data_[kRuns];
+  const std::byte* scales_;
+  int scale_run_, scale_at_, scale_step_;
+};
+
 // By one warp: lane 2i + h copies half h of tile i, without bulk copies all lanes do.
 template <Format F, class P>
 __device__ __forceinline__ void Produce(const P& p, uint32_t shared, int lane, Filling& filling) {
-  const uint64_t policy = StreamOncePolicy();
+  [[maybe_unused]] const uint64_t policy = StreamOncePolicy();
   const bool grouped = HasScales(F) && p.a.a.group > 0;
   // One group to a row is what a scale per output channel comes to; it travels with the first chunk.
   const int row_bytes = static_cast<int>(p.a.a.row_bytes),
@@ -54,8 +91,12 @@ __device__ __forceinline__ void Produce(const P& p, uint32_t shared, int lane, F
     [[maybe_unused]] const int halves = __popc(__ballot_sync(0xffffffffu, data != nullptr));
     const int chunk_bytes = share.chunk_bytes(), chunks = share.chunks(row_bytes);
     const int chunk_groups = grouped ? chunk_bytes * 8 / BitsOf(F) >> p.group_shift : 1;
-    const uint32_t to = lane * (share.tile_bytes() / 2);
-    const uint32_t scales_to = kStageBytes + lane * chunk_groups * (8 * ScaleBytesOf(F));
+    const int apart = share.tile_bytes() / 2, scales_apart = chunk_groups * (8 * ScaleBytesOf(F));
+#if CELER_HOPPER
+    const uint32_t to = lane * apart, scales_to = kStageBytes + lane * scales_apart;
+#else
+    const Runs<2 * kBatch> runs(data, scales, share.tiles, lane);
+#endif
     for (int chunk = 0; chunk < chunks; ++chunk) {
       const int bytes = 8 * min(chunk_bytes, row_bytes - chunk * chunk_bytes);
       const int scale_bytes =
@@ -80,11 +121,10 @@ __device__ __forceinline__ void Produce(const P& p, uint32_t shared, int lane, F
                    full, policy);
       }
 #else
-      const int64_t data_at = static_cast<int64_t>(chunk) * chunk_bytes * 8,
-                    scales_at = static_cast<int64_t>(chunk) * chunk_groups * 8 * ScaleBytesOf(F);
-      CopyRuns(base + to, data ? data + data_at : nullptr, bytes, policy, lane);
-      if (scale_bytes > 0)
-        CopyRuns(base + scales_to, data ? scales + scales_at : nullptr, scale_bytes, policy, lane);
+      runs.Copy(base, apart, static_cast<int64_t>(chunk) * chunk_bytes * 8, bytes, lane);
+      if (HasScales(F))
+        runs.CopyScales(base + kStageBytes, scales_apart, static_cast<int64_t>(chunk) * scales_apart,
+                        scale_bytes);
       ArriveAfterCopies(full);
 #endif
       ring.Advance(stages);

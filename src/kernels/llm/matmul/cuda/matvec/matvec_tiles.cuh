@@ -24,7 +24,7 @@ constexpr int kChunkShift = kHopper ? 7 : 6;  // kSpans * 64
 static_assert(kSpans * 64 == 1 << kChunkShift);
 constexpr int kPlanePad = 64;  // the two parts of an activation fall into different halves of the banks
 constexpr int kMaxStages = 8;
-// Stages of Hopper's size that are on their way at once. For integer weights two were 2 to 3 % faster than three, and
+// Stages that are on their way at once; without bulk copies, all. For integer weights two were 2 to 3 % faster than three, and
 // those than six; why is not proven. Floats take one more.
 constexpr int kInFlight = 2;
 

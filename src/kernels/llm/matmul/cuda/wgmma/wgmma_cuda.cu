@@ -41,9 +41,13 @@ int64_t WgmmaTickets() {
   return wgmma::kTickets;
 }
 
-int WgmmaTile(int64_t rows, int64_t tokens) {
+int WgmmaMostTile() {
   // Two stages with 128 tokens take up to 104 KB.
-  const int most = WgmmaIsNative() ? 256 : SharedLimit() >= wgmma::kGenericTileBytes ? kGenericTile : 64;
+  return WgmmaIsNative() ? 256 : SharedLimit() >= wgmma::kGenericTileBytes ? kGenericTile : 64;
+}
+
+int WgmmaTile(int64_t rows, int64_t tokens) {
+  const int most = WgmmaMostTile();
   for (const int tile : {16, 32, 64, 128})
     if (tokens <= tile || tile == most) return tile;
   // 256 is the faster tile where it does not leave multiprocessors idle.
@@ -57,6 +61,7 @@ int WgmmaTile(int64_t rows, int64_t tokens) {
 }
 
 cudaError_t LaunchWgmma(const WgmmaArgs& args, cudaStream_t stream) {
+  if (args.x.tile > WgmmaMostTile()) return cudaErrorInvalidValue;
   return WithFormat(args.w[0].format, [&]<Format F>() { return wgmma::LaunchFormat<F>(args, stream); });
 }
 

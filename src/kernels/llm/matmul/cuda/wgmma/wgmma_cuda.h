@@ -81,7 +81,8 @@ int64_t WgmmaTickets();
 constexpr int64_t WgmmaSquaresFloats(int64_t columns) {
   return (columns + kWgmmaRows - 1) / kWgmmaRows * kWgmmaJoined;
 }
-// How many tokens a tile should have for a product with this many rows.
+// How many tokens a tile may have, and should have for a product with this many rows.
+int WgmmaMostTile();
 int WgmmaTile(int64_t rows, int64_t tokens);
 // Bytes that activations of this many tokens may need, whatever their tile.
 constexpr int64_t WgmmaActivationBytes(int64_t tokens, int64_t padded) {

@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -242,7 +243,10 @@ TEST(CudaWgmmaJoin, RowsInSixteenBits) {
   const Matrix first(200, kHidden, 1), second(70, kHidden, 2);
   const int width = first.m.rows + second.m.rows;
   Scratch scratch;
-  for (const auto& [tokens, tile] : {std::pair{77, 128}, {300, 256}, {1000, 128}})
+  const int most = WgmmaMostTile();
+  if (most <= kWgmmaJoined) GTEST_SKIP() << "only small tiles here";
+  for (const auto& [tokens, tile] :
+       {std::pair{77, std::min(most, 128)}, {300, most}, {1000, std::min(most, 128)}})
     for (const bool bf16 : {false, true}) {
       SCOPED_TRACE("tokens " + std::to_string(tokens));
       const OnDevice<float> x(RandomFloats(int64_t{tokens} * kHidden, 4, 2.0f)), out(int64_t{tokens} * width);

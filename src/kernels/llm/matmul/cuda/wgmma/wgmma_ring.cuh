@@ -183,17 +183,16 @@ __device__ __forceinline__ void BoxCopy(uint32_t to, const CUtensorMap* map, int
 // of `all` on. Behind the last one that again: what is made of it goes nowhere.
 template <int kCount>
 __device__ __forceinline__ void CopyBox(uint32_t to, const std::byte* from, int64_t pitch, int first, int all,
-                                        int bytes, uint64_t policy, int lane) {
+                                        int bytes, int lane) {
   const int vectors = bytes / 16;
   if (vectors % 32 == 0) {
 #pragma unroll 4
     for (int i = 0; i < kCount; ++i)
-      matvec::CopyRun(to + i * bytes, from + min(first + i, all - 1) * pitch, bytes, policy, lane);
+      matvec::CopyRun(to + i * bytes, from + min(first + i, all - 1) * pitch, bytes, lane);
     return;
   }
   for (int i = lane; i < kCount * vectors; i += 32)
-    matvec::CopyAsync16(to + i * 16, from + min(first + i / vectors, all - 1) * pitch + i % vectors * 16,
-                        policy);
+    matvec::CopyAsync16(to + i * 16, from + min(first + i / vectors, all - 1) * pitch + i % vectors * 16);
 }
 __device__ __forceinline__ int EightsOf(const DeviceMatrix& m) {
   return (m.rows + 7) / 8;
@@ -201,15 +200,14 @@ __device__ __forceinline__ int EightsOf(const DeviceMatrix& m) {
 // Of a matrix: from byte `at` of each eight of rows on.
 template <int kCount>
 __device__ __forceinline__ void CopyWeights(uint32_t to, const DeviceMatrix& m, const std::byte* data, int at,
-                                            int eight, int bytes, uint64_t policy, int lane) {
-  CopyBox<kCount>(to, data + at, m.row_bytes * 8, eight, EightsOf(m), bytes, policy, lane);
+                                            int eight, int bytes, int lane) {
+  CopyBox<kCount>(to, data + at, m.row_bytes * 8, eight, EightsOf(m), bytes, lane);
 }
 template <int kCount>
 __device__ __forceinline__ void CopyScales(uint32_t to, const DeviceMatrix& m, const std::byte* scales,
-                                           int scale_bytes, int at, int eight, int bytes, uint64_t policy,
-                                           int lane) {
+                                           int scale_bytes, int at, int eight, int bytes, int lane) {
   CopyBox<kCount>(to, scales + at, int64_t{m.groups_per_row()} * 8 * scale_bytes, eight, EightsOf(m), bytes,
-                  policy, lane);
+                  lane);
 }
 
 // By one thread, without TMA by its warp: the weights, as soon as there is room for them.
@@ -219,7 +217,7 @@ __device__ __forceinline__ void ProduceWeights(const Params& p, uint32_t shared,
   constexpr uint32_t kWeightBytes = 8 * kCols * BitsOf(F) / 8, kXBytes = kCols * N * 2;
   RingPlace ring;
   ring.parity = 1;
-  const uint64_t policy = p.token_tiles == 1 ? matvec::StreamOncePolicy() : KeepPolicy();
+  [[maybe_unused]] const uint64_t policy = p.token_tiles == 1 ? matvec::StreamOncePolicy() : KeepPolicy();
   [[maybe_unused]] const uint32_t bytes = kE * (kWeightBytes + p.scale_bytes) + kXBytes;
   Schedule schedule(p);
   Piece piece;
@@ -247,11 +245,11 @@ __device__ __forceinline__ void ProduceWeights(const Params& p, uint32_t shared,
       for (int half = 0; half < 2; ++half) {
         const DeviceMatrix& m = p.a.w[static_cast<size_t>(rows.matrix[half])];
         CopyWeights<kE / 2>(base + half * (kE / 2) * kWeightBytes, m, m.data, chunk * kWeightBytes,
-                            rows.eight[half], kWeightBytes, policy, lane);
+                            rows.eight[half], kWeightBytes, lane);
         if (HasScales(F) && p.scale_bytes > 0)
           CopyScales<kE / 2>(base + p.scale_offset + half * (kE / 2) * p.scale_bytes, m, m.scales,
                              ScaleBytesOf(F), (chunk * kCols >> p.group_shift) * 8 * ScaleBytesOf(F),
-                             rows.eight[half], p.scale_bytes, policy, lane);
+                             rows.eight[half], p.scale_bytes, lane);
       }
       matvec::ArriveAfterCopies(full);
 #endif
@@ -281,7 +279,7 @@ __device__ __forceinline__ void ProduceActivations(const Params& p, uint32_t sha
 #if CELER_HOPPER
       matvec::BulkCopyKeep(to, from + static_cast<int64_t>(chunk) * kXBytes, kXBytes, full);
 #else
-      matvec::CopyRunKeep(to, from + static_cast<int64_t>(chunk) * kXBytes, kXBytes, lane);
+      matvec::CopyRun(to, from + static_cast<int64_t>(chunk) * kXBytes, kXBytes, lane);
       matvec::ArriveAfterCopies(full);
 #endif
       ring.Advance(p.stages);

@@ -1,11 +1,12 @@
+// How far one distribution over the vocabulary is from another.
 #include <algorithm>
 #include <array>
 #include <cmath>
 
 #include "base/check.h"
-#include "cli/eval/eval.h"
+#include "celer/eval.h"
 
-namespace celer::cli {
+namespace celer {
 namespace {
 
 constexpr size_t kTopFive = 5;
@@ -37,7 +38,7 @@ bool LogSoftmax(std::span<float> logits) {
   return true;
 }
 
-Agreement Compare(std::span<const float> exact, std::span<const float> other) {
+Agreement CompareDistributions(std::span<const float> exact, std::span<const float> other) {
   CELER_CHECK_EQ(exact.size(), other.size());
   Agreement out;
   for (size_t i = 0; i < exact.size(); ++i) {
@@ -84,4 +85,4 @@ double Divergence::SharedTop5() const {
   return static_cast<double>(shared_top5) / static_cast<double>(kTopFive * values.size());
 }
 
-}  // namespace celer::cli
+}  // namespace celer

@@ -1,0 +1,31 @@
+#include "engine/runners/group/processes.h"
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "celer/version.h"
+#include "device/group/socket_group.h"
+#include "kernels/llm/matmul/matmul.h"
+
+namespace celer {
+
+std::string GroupIdentity(const EngineOptions& options) {
+  // Kernels are part of it: ranks whose sums differ in the last bit would choose different experts.
+  return fmt::format("celer {}, weights {}, kv {}, matmul {}", Version(), options.weights.ToString(),
+                     Name(options.kv), ChosenMatmul().name);
+}
+
+Result<std::unique_ptr<Communicator>> JoinProcesses(const EngineOptions& options) {
+  const ParallelOptions& parallel = options.parallel;
+  log::Info("rank {} of {} joins its group at {}:{}", parallel.rank, parallel.tensor_parallel_size,
+            parallel.host, parallel.port);
+  return JoinSocketGroup({.rank = parallel.rank,
+                          .size = static_cast<int>(parallel.tensor_parallel_size),
+                          .host = parallel.host,
+                          .port = parallel.port,
+                          .identity = GroupIdentity(options),
+                          .join = std::chrono::seconds(parallel.join_seconds),
+                          .watchdog = std::chrono::seconds(parallel.watchdog_seconds)});
+}
+
+}  // namespace celer

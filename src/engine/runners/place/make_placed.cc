@@ -1,0 +1,301 @@
+#include "engine/runners/place/make_placed.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "device/cpu_allocator.h"
+#include "engine/kv/kv_cache.h"
+#include "engine/runners/cpu_runner.h"
+#include "engine/runners/find_device.h"
+#include "engine/runners/group/cpu_rank.h"
+#include "engine/runners/make_runner.h"
+#include "engine/runners/place/cpu_experts.h"
+#include "engine/runners/place/cpu_stage.h"
+#include "engine/runners/place/placed_runner.h"
+#include "engine/runners/runner_options.h"
+#include "models/config/layer_range.h"
+
+#if CELER_WITH_CUDA
+#include "engine/runners/cuda_options.h"
+#include "engine/runners/cuda_runner.h"
+#include "engine/runners/place/cuda_stage.h"
+#endif
+
+namespace celer {
+namespace {
+
+// There must be room for so many: of the sequences that are expected, or for one.
+int64_t LeastBlocks(const EngineOptions& options, const DecoderConfig& config, int64_t context) {
+  const int64_t one = KvBlocksFor(context);
+  if (options.kv_memory.bytes > 0)
+    return std::max(one, options.kv_memory.bytes / KvBlockBytes(config, FormatOf(options.kv)));
+  return one * std::max<int64_t>(1, options.sequences);
+}
+
+// Of options.placement.devices, or of the one device.
+Result<std::vector<Device>> DevicesOf(const EngineOptions& options, const Device& device) {
+  std::vector<Device> devices;
+  for (const DeviceOptions& each : options.placement.devices) {
+    CELER_ASSIGN(const Device found, FindDevice(each));
+    devices.push_back(found);
+  }
+  if (devices.empty()) devices.push_back(device);
+  const bool any_gpu =
+      std::any_of(devices.begin(), devices.end(), [](const Device& d) { return !d.is_cpu(); });
+  const PlacementOptions& asked = options.placement;
+  if (!any_gpu && (asked.gpu_layers || asked.gpu_memory > 0 || asked.cpu_experts))
+    return Error::Invalid("`",
+                          asked.gpu_layers    ? "gpu_layers"
+                          : asked.cpu_experts ? "cpu_experts"
+                                              : "gpu_memory",
+                          "`: the model is to run on the CPU alone, or there is no GPU here; leave it out");
+  return devices;
+}
+
+#if CELER_WITH_CUDA
+Result<CudaDecoderOptions> DecoderOptions(const EngineOptions& options, const DecoderConfig& config,
+                                          int index) {
+  CELER_ASSIGN(CudaDecoderOptions cuda, CudaOptionsFor(options, index));
+  CELER_RETURN_IF_ERROR(FitCudaOptions(options, config, &cuda));
+  cuda.row_copies = RowCopies::kOff;  // memory is what lacks
+  return cuda;
+}
+
+Status MeasureGpus(const EngineOptions& options, const std::vector<Device>& devices, const Model& host,
+                   PlacementFacts* facts) {
+  for (const Device& device : devices) {
+    if (device.is_cpu()) continue;
+    CELER_ASSIGN(const CudaDecoderOptions cuda, DecoderOptions(options, host.config(), device.index));
+    CELER_ASSIGN(const CudaMeasure measure, CudaDecoder::Measure(host, cuda));
+    // Several decoders on one GPU each have a part of what may be taken.
+    const auto times = std::count(devices.begin(), devices.end(), device);
+    const int64_t each = (measure.room + measure.fixed) / times;
+    facts->gpus.push_back({.index = device.index,
+                           .room = each - measure.fixed,
+                           .memory = times > 1 ? each : options.placement.gpu_memory});
+    facts->embedding = measure.embedding;
+    facts->head = measure.head;
+    for (size_t i = 0; i < measure.layers.size(); ++i) {
+      const CudaMeasure::Layer& layer = measure.layers[i];
+      facts->layers[i] = {.weights = layer.weights, .experts = layer.experts, .kv_block = layer.kv_block};
+    }
+  }
+  return {};
+}
+#else
+Status MeasureGpus(const EngineOptions&, const std::vector<Device>&, const Model&, PlacementFacts*) {
+  return {};
+}
+#endif
+
+// A stage with its weights, before the pool of blocks, which is the same size everywhere.
+struct Loaded {
+  std::unique_ptr<Model> model;  // of a CPU
+#if CELER_WITH_CUDA
+  CudaDecoderOptions options = {};
+  std::unique_ptr<CudaDecoder> decoder;
+#endif
+  std::unique_ptr<CpuExperts> experts;
+  int64_t block_bytes = 0;
+  int64_t blocks = 0;  // that there is room for
+};
+
+class Maker {
+ public:
+  Maker(const EngineOptions& options, int64_t kv_host_blocks, const Placement& placement,
+        std::unique_ptr<ThreadPool> pool)
+      : options_(options),
+        least_host_blocks_(kv_host_blocks),
+        placement_(placement),
+        pool_(std::move(pool)) {}
+
+  Result<std::unique_ptr<Runner>> Run() {
+    for (const Placement::Stage& stage : placement_.stages)
+      CELER_RETURN_IF_ERROR(stage.device.is_cpu() ? LoadCpu(stage) : LoadGpu(stage));
+    int64_t blocks = loaded_[0].blocks;
+    for (const Loaded& one : loaded_) blocks = std::min(blocks, one.blocks);
+    const int64_t host_blocks = HostBlocks(options_, config_, least_host_blocks_);
+    std::vector<std::unique_ptr<Stage>> stages;
+    std::vector<std::unique_ptr<CpuExperts>> experts;
+    for (size_t i = 0; i + 1 < loaded_.size(); ++i) {
+      CELER_ASSIGN(std::unique_ptr<Stage> stage, MakeStage(&loaded_[i], i == 0, blocks, host_blocks));
+      stages.push_back(std::move(stage));
+      if (loaded_[i].experts) experts.push_back(std::move(loaded_[i].experts));
+    }
+    Loaded last = std::move(loaded_.back());
+    auto runner = std::make_unique<PlacedRunner>(config_, pool_, std::move(stages));
+    CELER_ASSIGN(std::unique_ptr<Runner> with_head, MakeLast(&last, *runner, blocks, host_blocks));
+    if (last.experts) experts.push_back(std::move(last.experts));
+    runner->set_last(std::move(with_head), KvBytesPerToken(config_, FormatOf(options_.kv)),
+                     std::move(experts));
+    return std::unique_ptr<Runner>(std::move(runner));
+  }
+
+ private:
+  // Of the whole model, out of its first part.
+  Status SetConfig(const Model& part) {
+    if (!loaded_.empty()) return {};
+    config_ = part.whole_config();
+    CELER_ASSIGN(context_, ContextFor(options_, config_));
+    return {};
+  }
+
+  // As a part of `kv_memory`, which is for the keys and values of all layers.
+  KvBudget BudgetOf(const DecoderConfig& part) const {
+    KvBudget budget = BudgetFor(options_, context_);
+    const double share = static_cast<double>(KvBlockBytes(part, FormatOf(options_.kv))) /
+                         static_cast<double>(KvBlockBytes(config_, FormatOf(options_.kv)));
+    budget.bytes = static_cast<int64_t>(static_cast<double>(budget.bytes) * share);
+    return budget;
+  }
+
+  Status LoadCpu(const Placement::Stage& stage) {
+    CELER_RETURN_IF_ERROR(CheckRunsOnCpu(options_));
+    CELER_ASSIGN(
+        Model model,
+        Model::Load(options_.model,
+                    {.weights = options_.weights, .pack_cache = options_.pack_cache, .layers = stage.layers},
+                    *pool_));
+    CELER_RETURN_IF_ERROR(SetConfig(model));
+    Loaded loaded;
+    loaded.model = std::make_unique<Model>(std::move(model));
+    const DecoderConfig& part = loaded.model->config();
+    const KvFormat format = FormatOf(options_.kv);
+    CELER_RETURN_IF_ERROR(CheckKvFits(part, format));
+    loaded.block_bytes = KvBlockBytes(part, format);
+    // Several stages on the CPU share what is free there.
+    const auto on_cpu = std::count_if(placement_.stages.begin(), placement_.stages.end(),
+                                      [](const Placement::Stage& s) { return s.device.is_cpu(); });
+    CELER_ASSIGN(loaded.blocks, BlocksWithin(BudgetOf(part), CpuRoom(*loaded.model, 1) / on_cpu, kCpuShare,
+                                             loaded.block_bytes));
+    loaded_.push_back(std::move(loaded));
+    return {};
+  }
+
+#if CELER_WITH_CUDA
+  Status LoadGpu(const Placement::Stage& stage) {
+    const bool whole = placement_.stages.size() == 1;
+    CELER_ASSIGN(const Model host,
+                 Model::Load(options_.model,
+                             {.pack = false, .keep_fp8 = true, .layers = whole ? LayerRange() : stage.layers},
+                             *pool_));
+    CELER_RETURN_IF_ERROR(SetConfig(host));
+    CELER_ASSIGN(CudaDecoderOptions cuda, DecoderOptions(options_, config_, stage.device.index));
+    cuda.kv_budget = BudgetOf(host.config());
+    cuda.experts_elsewhere = stage.cpu_experts;
+    cuda.memory = stage.memory;
+    Loaded loaded;
+    loaded.options = cuda;
+    CELER_ASSIGN(loaded.decoder, CudaDecoder::Make(host, cuda));
+    loaded.blocks = loaded.decoder->plan().kv_blocks;
+    if (stage.cpu_experts > 0) {
+      CELER_RETURN_IF_ERROR(CheckRunsOnCpu(options_));
+      CELER_ASSIGN(loaded.experts,
+                   CpuExperts::Load(options_, {stage.layers.first, stage.cpu_experts}, *pool_));
+      loaded.decoder->set_experts(
+          [experts = loaded.experts.get()](int64_t layer, float* x, int64_t tokens) -> Status {
+            experts->Add(layer, x, tokens);
+            return {};
+          });
+    }
+    loaded_.push_back(std::move(loaded));
+    return {};
+  }
+#else
+  Status LoadGpu(const Placement::Stage&) {
+    return Error::Unsupported("celer was built without CUDA");
+  }
+#endif
+
+  Result<KvCache> MakeKv(const Loaded& loaded, int64_t blocks, int64_t host_blocks) const {
+    auto kv =
+        KvCache::Make(loaded.model->config(), FormatOf(options_.kv), blocks, CpuAllocator(), host_blocks);
+    if (!kv)
+      return kv.error().WithContext("keys and values of " + std::to_string(blocks * kKvBlockTokens) +
+                                    " tokens (lower `kv_memory` or `context`)");
+    return std::move(*kv);
+  }
+
+  Result<std::unique_ptr<Stage>> MakeStage(Loaded* loaded, bool first, int64_t blocks, int64_t host_blocks) {
+#if CELER_WITH_CUDA
+    if (loaded->decoder) {
+      CELER_ASSIGN(std::unique_ptr<CudaStage> stage,
+                   CudaStage::Make(std::move(loaded->decoder), loaded->options, blocks, host_blocks));
+      return std::unique_ptr<Stage>(std::move(stage));
+    }
+#endif
+    CELER_ASSIGN(KvCache kv, MakeKv(*loaded, blocks, host_blocks));
+    return std::unique_ptr<Stage>(std::make_unique<CpuStage>(std::move(loaded->model), std::move(kv),
+                                                             FormatOf(options_.kv), first, *pool_));
+  }
+
+  Result<std::unique_ptr<Runner>> MakeLast(Loaded* last, PlacedRunner& placed, int64_t blocks,
+                                           int64_t host_blocks) {
+    const bool has_front = loaded_.size() > 1;
+#if CELER_WITH_CUDA
+    if (last->decoder) {
+      if (has_front)
+        last->decoder->set_input(
+            [&placed](const RaggedBatch& batch, float* x) { return placed.Input(batch, x); });
+      CELER_ASSIGN(
+          std::unique_ptr<CudaRunner> runner,
+          CudaRunner::Make(std::move(last->decoder), last->options, host_blocks, pool_->size(), blocks));
+      return std::unique_ptr<Runner>(std::move(runner));
+    }
+#endif
+    CELER_CHECK(has_front);
+    CELER_ASSIGN(KvCache kv, MakeKv(*last, blocks, host_blocks));
+    auto runner = std::make_unique<CpuRunner>(
+        MakeWholeRank(pool_, std::move(*last->model), std::move(kv), FormatOf(options_.kv), context_));
+    // What it makes of an input that failed is not used: PlacedRunner::Take() gives the error instead.
+    runner->set_input([&placed](const RaggedBatch& batch, float* x) { (void)placed.Input(batch, x); });
+    return std::unique_ptr<Runner>(std::move(runner));
+  }
+
+  const EngineOptions& options_;
+  int64_t least_host_blocks_;
+  const Placement& placement_;
+  std::shared_ptr<ThreadPool> pool_;
+  DecoderConfig config_;
+  int64_t context_ = 0;
+  std::vector<Loaded> loaded_;
+};
+
+}  // namespace
+
+Result<Placement> PlanFor(const EngineOptions& options, const Device& device, ThreadPool& pool) {
+  if (options.model.starts_with(kRandomModel))
+    return Error::Unsupported(options.model,
+                              ": made-up weights are on one GPU; write a file with celer synth instead");
+  if (DraftsWithPredictor(options.speculation))
+    return Error::Unsupported(
+        "`speculation` mtp does not run with layers on several devices; use lookup or a draft "
+        "model");
+  CELER_ASSIGN(const std::vector<Device> devices, DevicesOf(options, device));
+  CELER_ASSIGN(const Model host, Model::Load(options.model, {.pack = false, .keep_fp8 = true}, pool));
+  const DecoderConfig& config = host.config();
+  CELER_RETURN_IF_ERROR(CheckLayersPart(config));
+  CELER_ASSIGN(const int64_t context, ContextFor(options, config));
+  PlacementFacts facts;
+  facts.tied = config.tied_embeddings;
+  facts.kv_blocks = LeastBlocks(options, config, context);
+  const KvFormat kv = FormatOf(options.kv);
+  for (int64_t i = 0; i < config.layers; ++i)
+    facts.layers.push_back({.kv_block = KvBlockBytes(SliceLayers(config, {.first = i, .count = 1}), kv)});
+  CELER_RETURN_IF_ERROR(MeasureGpus(options, devices, host, &facts));
+  CELER_ASSIGN(Placement placement, PlanPlacement(options.placement, facts));
+  log::Info("{}", placement.ToString(facts));
+  return placement;
+}
+
+Result<std::unique_ptr<Runner>> MakePlacedRunner(const EngineOptions& options, int64_t kv_host_blocks,
+                                                 const Placement& placement,
+                                                 std::unique_ptr<ThreadPool> pool) {
+  return Maker(options, kv_host_blocks, placement, std::move(pool)).Run();
+}
+
+}  // namespace celer

@@ -1,0 +1,204 @@
+#include "engine/runners/place/placement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+
+#include "base/check.h"
+#include "device/allocator.h"
+
+namespace celer {
+namespace {
+
+std::string Size(int64_t bytes) {
+  return FormatBytes(static_cast<uint64_t>(std::max<int64_t>(bytes, 0)));
+}
+
+int64_t LayersOf(const PlacementFacts& facts) {
+  return std::ssize(facts.layers);
+}
+
+bool HasExperts(const PlacementFacts& facts) {
+  return std::any_of(facts.layers.begin(), facts.layers.end(),
+                     [](const PlacementFacts::Layer& layer) { return layer.experts > 0; });
+}
+
+// With what the device must hold: `experts` of the first so many layers of the model are on the CPU.
+Placement::Stage StageOf(const PlacementFacts& facts, Device device, LayerRange range, int64_t experts) {
+  Placement::Stage stage{.device = device, .layers = range};
+  const bool gpu = !device.is_cpu();
+  for (int64_t i = range.first; i < range.end(); ++i) {
+    const PlacementFacts::Layer& layer = facts.layers[static_cast<size_t>(i)];
+    stage.kv += layer.kv_block * facts.kv_blocks;
+    if (gpu) stage.weights += layer.weights - (i < experts ? layer.experts : 0);
+  }
+  if (!gpu) return stage;
+  stage.cpu_experts = std::clamp<int64_t>(experts - range.first, 0, range.count);
+  const bool embeds = range.first == 0, heads = range.end() == LayersOf(facts);
+  if (embeds) stage.weights += facts.embedding;
+  if (heads && !(facts.tied && embeds)) stage.weights += facts.head;
+  return stage;
+}
+
+// The last `count` layers on the GPUs, in proportion to their room, and the others on the CPU.
+Placement Fill(const PlacementFacts& facts, int64_t count, int64_t experts,
+               const std::vector<double>& split) {
+  Placement placement;
+  const int64_t layers = LayersOf(facts), on_cpu = layers - count;
+  if (on_cpu > 0) placement.stages.push_back(StageOf(facts, Device::Cpu(), {0, on_cpu}, 0));
+  if (count == 0) return placement;
+  std::vector<double> shares = split;
+  std::vector<PlacementFacts::Gpu> gpus = facts.gpus;
+  // Fewer layers than GPUs: the last ones have them.
+  if (count < std::ssize(gpus)) gpus.erase(gpus.begin(), gpus.end() - count);
+  if (std::ssize(shares) != std::ssize(gpus)) {
+    shares.clear();
+    for (const PlacementFacts::Gpu& gpu : gpus)
+      shares.push_back(static_cast<double>(std::max<int64_t>(gpu.room, 1)));
+  }
+  const std::vector<int64_t> parts = Portions(count, shares);
+  int64_t first = on_cpu;
+  for (size_t i = 0; i < gpus.size(); first += parts[i], ++i) {
+    placement.stages.push_back(StageOf(facts, Device::Cuda(gpus[i].index), {first, parts[i]}, experts));
+    placement.stages.back().memory = gpus[i].memory;
+  }
+  return placement;
+}
+
+// The first stage that its GPU has no room for.
+std::optional<size_t> TooLarge(const Placement& placement, const PlacementFacts& facts) {
+  size_t gpu = facts.gpus.size() - static_cast<size_t>(std::count_if(
+                                       placement.stages.begin(), placement.stages.end(),
+                                       [](const Placement::Stage& s) { return !s.device.is_cpu(); }));
+  for (size_t i = 0; i < placement.stages.size(); ++i) {
+    const Placement::Stage& stage = placement.stages[i];
+    if (stage.device.is_cpu()) continue;
+    if (stage.weights + stage.kv > facts.gpus[gpu++].room) return i;
+  }
+  return {};
+}
+
+// As many layers as fit.
+int64_t MostLayers(const PlacementFacts& facts, int64_t experts, const std::vector<double>& split) {
+  int64_t count = LayersOf(facts);
+  while (count > 0 && TooLarge(Fill(facts, count, experts, split), facts)) --count;
+  return count;
+}
+
+Error NoRoom(const Placement& placement, const PlacementFacts& facts, int64_t experts,
+             const std::vector<double>& split) {
+  const Placement::Stage& stage = placement.stages[*TooLarge(placement, facts)];
+  const int64_t fit = MostLayers(facts, experts, split);
+  std::string remedy = fit > 0 ? fmt::format("`gpu_layers` {} fits", fit) : "no layer fits; use `device` cpu";
+  if (HasExperts(facts) && experts < LayersOf(facts) &&
+      !TooLarge(Fill(facts, LayersOf(facts), LayersOf(facts), split), facts))
+    remedy += ", or all of them with `cpu_experts` all";
+  return Error::OutOfMemory(stage.device.ToString(), ": layers ", stage.layers.first, " to ",
+                            stage.layers.end() - 1, " need ", Size(stage.weights), " for weights and ",
+                            Size(stage.kv), " for keys and values, and too little is free; ", remedy);
+}
+
+// Devices as the user has listed them, with a CPU among them.
+Result<Placement> AsListed(const PlacementOptions& asked, const PlacementFacts& facts) {
+  const int64_t layers = LayersOf(facts);
+  if (std::ssize(asked.devices) > layers)
+    return Error::Invalid("`device` names ", asked.devices.size(), " devices, and the model has ", layers,
+                          " layers");
+  std::vector<double> shares = asked.split;
+  if (shares.empty()) shares.assign(asked.devices.size(), 1.0);
+  const std::vector<int64_t> parts = Portions(layers, shares);
+  const int64_t experts =
+      asked.cpu_experts == PlacementOptions::kAll ? layers : asked.cpu_experts.value_or(0);
+  Placement placement;
+  int64_t first = 0;
+  size_t gpu = 0;
+  for (size_t i = 0; i < parts.size(); first += parts[i], ++i) {
+    const LayerRange range{first, parts[i]};
+    if (asked.devices[i].kind == DeviceOptions::Kind::kCpu) {
+      placement.stages.push_back(StageOf(facts, Device::Cpu(), range, 0));
+      continue;
+    }
+    const PlacementFacts::Gpu& on = facts.gpus[gpu++];
+    placement.stages.push_back(StageOf(facts, Device::Cuda(on.index), range, experts));
+    Placement::Stage& stage = placement.stages.back();
+    stage.memory = on.memory;
+    if (stage.weights + stage.kv > on.room)
+      return Error::OutOfMemory(stage.device.ToString(), ": layers ", first, " to ", stage.layers.end() - 1,
+                                " need ", Size(stage.weights), " for weights and ", Size(stage.kv),
+                                " for keys and values, and too little is free; give it less by `split`");
+  }
+  return placement;
+}
+
+}  // namespace
+
+std::vector<int64_t> Portions(int64_t total, const std::vector<double>& shares) {
+  const auto count = std::ssize(shares);
+  CELER_CHECK(count > 0 && total >= count);
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  std::vector<int64_t> parts;
+  double before = 0;
+  int64_t given = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    before += shares[static_cast<size_t>(i)];
+    const auto until = static_cast<int64_t>(std::llround(static_cast<double>(total) * before / sum));
+    const int64_t left_for_others = count - 1 - i;
+    parts.push_back(i == count - 1 ? total - given
+                                   : std::clamp<int64_t>(until - given, 1, total - given - left_for_others));
+    given += parts.back();
+  }
+  return parts;
+}
+
+Result<Placement> PlanPlacement(const PlacementOptions& asked, const PlacementFacts& facts) {
+  const int64_t layers = LayersOf(facts);
+  if (!asked.split.empty() && asked.split.size() != std::max<size_t>(asked.devices.size(), 1))
+    return Error::Invalid("`split` has ", asked.split.size(), " parts, and `device` names ",
+                          std::max<size_t>(asked.devices.size(), 1), " devices");
+  if (asked.gpu_layers && *asked.gpu_layers > layers)
+    return Error::Invalid("`gpu_layers` ", *asked.gpu_layers, ": the model has ", layers, " layers");
+  if (asked.cpu_experts && !HasExperts(facts))
+    return Error::Invalid("`cpu_experts`: the model is no mixture of experts; use `gpu_layers`");
+  if (asked.cpu_experts && *asked.cpu_experts > layers)
+    return Error::Invalid("`cpu_experts` ", *asked.cpu_experts, ": the model has ", layers, " layers");
+  const auto cpu = [](const DeviceOptions& device) { return device.kind == DeviceOptions::Kind::kCpu; };
+  if (std::any_of(asked.devices.begin(), asked.devices.end(), cpu)) {
+    if (asked.gpu_layers)
+      return Error::Invalid(
+          "`gpu_layers` and a `device` cpu among several; say how many layers it has by `split`");
+    return AsListed(asked, facts);
+  }
+  if (facts.gpus.empty()) return Placement{.stages = {StageOf(facts, Device::Cpu(), {0, layers}, 0)}};
+  const bool fixed = asked.gpu_layers && *asked.gpu_layers != PlacementOptions::kAuto;
+  int64_t experts = asked.cpu_experts.value_or(0);
+  if (asked.cpu_experts == PlacementOptions::kAll) experts = layers;
+  // Experts first: they are most of a mixture's bytes, and few of them are read for a token.
+  if (!asked.cpu_experts && !fixed && HasExperts(facts))
+    while (experts < layers && TooLarge(Fill(facts, layers, experts, asked.split), facts)) ++experts;
+  // Listed GPUs hold all layers unless it is said that they need not.
+  const bool all = !asked.gpu_layers && asked.gpu_memory == 0;
+  const int64_t count = fixed ? *asked.gpu_layers : all ? layers : MostLayers(facts, experts, asked.split);
+  const Placement placement = Fill(facts, count, experts, asked.split);
+  if (TooLarge(placement, facts)) return NoRoom(placement, facts, experts, asked.split);
+  return placement;
+}
+
+std::string Placement::ToString(const PlacementFacts& facts) const {
+  std::string text;
+  for (const Stage& stage : stages) {
+    const bool heads = stage.layers.end() == LayersOf(facts);
+    text += fmt::format("{}layer{} {}{}{} on {}", text.empty() ? "" : "; ",
+                        stage.layers.count == 1 ? "" : "s", stage.layers.first,
+                        stage.layers.count == 1 ? "" : fmt::format(" to {}", stage.layers.end() - 1),
+                        heads ? " and the head" : "", stage.device.ToString());
+    if (stage.weights > 0)
+      text += fmt::format(": weights {}, KV {} at least", Size(stage.weights), Size(stage.kv));
+    if (stage.cpu_experts > 0) text += fmt::format(", experts of {} layers on cpu", stage.cpu_experts);
+  }
+  return text;
+}
+
+}  // namespace celer

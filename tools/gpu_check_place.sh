@@ -1,0 +1,39 @@
+# Read by tools/gpu_check.sh, with $build, $out and $failed: layers on a GPU and on the CPU (docs/placement.md). Models are
+# written by celer synth: their text is noise, their speed that of the real ones.
+
+place_tests() {
+  "$build/tests/celer_cuda_test" --gtest_brief=1 --gtest_filter='CudaPlaced*' 2>&1 | tee "$out/place_tests.txt" | tail -n 25 || failed=1
+  "$build/tests/celer_golden_test" --gtest_brief=1 --gtest_filter='Placed*:Devices/RunnerTest*' 2>&1 | tail -n 5 || failed=1
+}
+
+place_bench() {
+  local folder="$out/place_models" text="$out/place.txt"
+  mkdir -p "$folder"
+  [ -e "$folder/8b.gguf" ] || "$build/celer" synth llama-3.1-8b --weights q4_0 -o "$folder/8b.gguf"
+  [ -e "$folder/30b.gguf" ] || "$build/celer" synth qwen3-30b-a3b --weights q4_0 -o "$folder/30b.gguf"
+  [ -e "$out/cache" ] || CELER_CACHE="$out/cache" "$build/celer" probe --device all > /dev/null
+  export CELER_CACHE="$out/cache"
+  one() {  # what, arguments of celer bench
+    echo "=== $1"
+    shift
+    "$build/celer" bench "$@" --prompt 128 --tokens 32 --repeat 3 --threads 16 || { echo "failed: $*"; failed=1; }
+  }
+  {
+    one '8B, all on the GPU' "$folder/8b.gguf" --device cuda
+    one '8B, 4 GiB of the GPU' "$folder/8b.gguf" --gpu-memory 4GiB
+    one '8B, half of the layers' "$folder/8b.gguf" --gpu-layers 16
+    one '8B, two decoders on one GPU' "$folder/8b.gguf" --device cuda:0,cuda:0 --split 1,1
+    one '8B, on the CPU' "$folder/8b.gguf" --device cpu
+    one '30B, experts on the CPU' "$folder/30b.gguf" --device cuda --cpu-experts all
+    one '30B, experts of 24 layers on the CPU' "$folder/30b.gguf" --device cuda --cpu-experts 24
+    one '30B, 12 GiB of the GPU' "$folder/30b.gguf" --gpu-memory 12GiB
+  } > >(tee "$text") 2>&1
+  echo '=== predicted'
+  "$build/celer" limits --brief --model llama-3.1-8b --machine this --weights-bits 4.5 --context 128 --gpu-layers 16 --host this
+  "$build/celer" limits --brief --model qwen3-30b-a3b --machine this --weights-bits 4.5 --context 128 --cpu-experts all --host this
+}
+
+place_check() {
+  place_tests
+  place_bench
+}
