@@ -6,6 +6,9 @@ def in_double(model):
     """Changes an onnx.ModelProto in place. What is computed in f32 by an operator's definition stays so."""
     from onnx import AttributeProto, TensorProto, numpy_helper
 
+    # Scales are f32 whatever is resized.
+    scales = {name for node in model.graph.node for name in node.input[1:] if node.op_type in ("Resize", "Upsample")}
+
     def tensor(t):
         if t.data_type == TensorProto.FLOAT:
             t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(t).astype(np.float64), t.name))
@@ -14,7 +17,8 @@ def in_double(model):
         for node in some:
             for attribute in node.attribute:
                 if attribute.type == AttributeProto.TENSOR:
-                    tensor(attribute.t)
+                    if not scales.intersection(node.output):
+                        tensor(attribute.t)
                 elif attribute.type == AttributeProto.GRAPH:
                     graph(attribute.g)
                 elif node.op_type == "Cast" and attribute.name == "to" and attribute.i == TensorProto.FLOAT:
@@ -22,7 +26,8 @@ def in_double(model):
 
     def graph(some):
         for t in some.initializer:
-            tensor(t)
+            if t.name not in scales:
+                tensor(t)
         for value in [*some.input, *some.output]:
             if value.type.tensor_type.elem_type == TensorProto.FLOAT:
                 value.type.tensor_type.elem_type = TensorProto.DOUBLE

@@ -94,7 +94,11 @@ def verdict(path, feeds, rounded):
         return "rounded", worst
     if error(run_theirs(path, feeds, level.ORT_ENABLE_ALL), plain) > TOLERANCE:
         return "unsteady", worst
-    right, theirs = exact.outputs(path, feeds)
+    try:
+        right, theirs = exact.outputs(path, feeds)
+    except Exception as failure:  # of an operator that ONNX Runtime has in f32 alone
+        print(f"    no f64 form: {str(failure).splitlines()[0][:120]}", flush=True)
+        return "WRONG", worst
     if max(exact.error(dict(zip(right, one)), right) for one in made) <= TOLERANCE < exact.error(theirs, right):
         return "nearer", worst
     return "WRONG", worst
