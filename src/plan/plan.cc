@@ -278,7 +278,7 @@ Status Planner::AddRow(size_t machine, int64_t devices) {
   row.replicas = ReplicasOf(best->rate());
   const auto price = query_.prices ? PriceOf(*best) : std::nullopt;
   if (!row.can_run)
-    row.why = "needs tensor parallelism, which this version does not run";
+    row.why = "needs tensor parallelism, which was not measured on several devices";
   else if (query_.prices && !price)
     row.why = "the prices do not name it";
   const int64_t shown = row.replicas > 0 ? row.replicas : query_.count;

@@ -235,7 +235,7 @@ TEST(Plan, SeveralDevicesAreShownAndNeverWin) {
   const PlanRow& eight = plan.rows[0].choice.devices == 8 ? plan.rows[0] : plan.rows[1];
   EXPECT_FALSE(eight.can_run);
   EXPECT_GT(eight.replicas, 0);
-  EXPECT_EQ(eight.why, "needs tensor parallelism, which this version does not run");
+  EXPECT_EQ(eight.why, "needs tensor parallelism, which was not measured on several devices");
 }
 
 TEST(Plan, AMachineWithoutAPriceDoesNotWin) {

@@ -244,7 +244,7 @@ class Training(tiny.Case):
         teacher = copy.deepcopy(self.net)
         self.fit(prepared, 2, 5e-4, lambda net, x, _: (net(x), net.distillation())[1])
         with torch.no_grad():
-            prepared.eval()(self.train[0])  # what it learns from: on other pictures two rounds are noise
+            prepared.eval()(self.train[0])
             self.assertLess(float(prepared.distillation()), before)
         for one, other in zip(self.net.parameters(), teacher.parameters()):
             self.assertTrue(torch.equal(one, other))  # the module itself is left alone

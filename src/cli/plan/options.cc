@@ -228,7 +228,8 @@ void PlanFlags::AddTo(CLI::App& app) {
   several("--weights", weights, "formats to look at (default: as stored, or bf16,int8,int4-g128 of a name)");
   several("--activations", activations, "on GPUs with narrow weights: 16bit (default), fp8, int8");
   several("--kv", kv, "types of keys and values to look at (default f16,int8)");
-  several("--tp", devices, "devices that share every layer, e.g. 1,2,4 (default 1); more cannot run yet");
+  several("--tp", devices,
+          "devices that share every layer, e.g. 1,2,4 (default 1); more are estimates and never win");
   several("--chunk", chunks, "tokens of a step to look at (default: five sizes on a GPU, three on a CPU)");
   text("--speculate", &speculate, "drafted tokens of a step and the share that is accepted, e.g. 4,0.7");
   text("--count", &count, "replicas there are: whether they hold the load, or what they hold");

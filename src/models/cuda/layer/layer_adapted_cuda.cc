@@ -107,15 +107,7 @@ void GeneralStrategy::AdaptedBranch(const DeviceLayer& w, LoraPart part, CudaOpe
   Multiply(w, part == LoraPart::kO ? DeviceLayer::kOutput : DeviceLayer::kDown, p, count);
   op_.lora->Expand(adapted, count);
   normed_by_ = nullptr;
-  if (!post_norm) return;
-  op_.Check(cuda::LaunchNorm({.x = m_.branch,
-                              .tokens = count,
-                              .cols = hidden,
-                              .weight = post_norm,
-                              .eps = op_.model.branch_eps,
-                              .add = true,
-                              .out = m_.x},
-                             op_.stream.get()));
+  if (post_norm) AddNormedBranch(post_norm, count);
 }
 
 }  // namespace celer

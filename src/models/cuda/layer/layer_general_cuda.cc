@@ -197,9 +197,13 @@ void GeneralStrategy::AddBranch(CudaOperators::Projection p, const float* post_n
                                             .next_eps = config().norm_eps},
                                            op_.stream.get()));
   }
+  AddNormedBranch(post_norm, count);
+}
+
+void GeneralStrategy::AddNormedBranch(const float* post_norm, int count) {
   op_.Check(cuda::LaunchNorm({.x = m_.branch,
                               .tokens = count,
-                              .cols = hidden,
+                              .cols = static_cast<int>(config().hidden),
                               .weight = post_norm,
                               .eps = op_.model.branch_eps,
                               .add = true,

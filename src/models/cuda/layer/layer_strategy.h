@@ -209,6 +209,8 @@ class GeneralStrategy : public LayerStrategy {
   // A branch's last projection, added to the residual: through a norm where the model has one there.
   void AddBranch(CudaOperators::Projection p, const float* post_norm, const Next& next, int count, Sums sum);
 
+  // Adds the norm of what a branch left to x.
+  void AddNormedBranch(const float* post_norm, int count);
   // layer_adapted_cuda.cc, of a batch with adapters: each product apart, in f32, and what its tokens add to it.
   void AdaptedQkv(const DeviceLayer& w, const Normed& in, int count);
   void AdaptedGateUp(const DeviceLayer& w, const Normed& in, int count);
