@@ -113,10 +113,17 @@ __device__ __forceinline__ void ArriveAfterCopies(uint32_t bar) {
 // copies each lane says when its own are complete.
 constexpr int kCopyArrivals = kHopper ? 1 : 32;
 // By a warp, without bulk copies: `bytes`, a multiple of 16. Without a policy of L2: with one, ptxas 13.0 makes copies
-// that a GPU refuses as illegal instructions where the offset is the same in all lanes.
+// that a GPU refuses as illegal instructions where the offset is the same in all lanes. Four copies have one address, so
+// that they need not wait for each other's.
 __device__ __forceinline__ void CopyRun(uint32_t to, const void* from, int bytes, int lane) {
-#pragma unroll 4
-  for (int at = lane * 16; at < bytes; at += 512) CopyAsync16(to + at, static_cast<const char*>(from) + at);
+  const char* at = static_cast<const char*>(from) + lane * 16;
+  to += lane * 16;
+#pragma unroll 1
+  for (; bytes >= 2048; bytes -= 2048, to += 2048, at += 2048)
+#pragma unroll
+    for (int i = 0; i < 2048; i += 512) CopyAsync16(to + i, at + i);
+#pragma unroll 1
+  for (int i = 0; i < bytes - lane * 16; i += 512) CopyAsync16(to + i, at + i);
 }
 __device__ __forceinline__ void EndCopies() {
   asm volatile("cp.async.commit_group;" ::: "memory");

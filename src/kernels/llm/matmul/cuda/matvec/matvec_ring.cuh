@@ -43,8 +43,15 @@ class Runs {
     scale_run_ = lane / lanes, scale_at_ = lane % lanes * 16, scale_step_ = lanes * 16;
     scales_ = of_lane(scales, scale_run_);
   }
-  // Of each run `bytes`, a multiple of 16, from `from` on; run i goes to `to + i * apart`.
+  // Of each run `bytes`, a multiple of 16, from `from` on; run i goes to `to + i * apart`. A whole stage is `apart` bytes
+  // of each run.
   __device__ __forceinline__ void Copy(uint32_t to, int apart, int64_t from, int bytes, int lane) const {
+    if (bytes == apart) {
+      if (apart == 2048) return CopyWhole<2048>(to, from, lane);
+      if (apart == 4096) return CopyWhole<4096>(to, from, lane);
+      if (apart == 8192) return CopyWhole<8192>(to, from, lane);
+      if constexpr (kRuns == 16) return CopyWhole<1024>(to, from, lane);
+    }
 #pragma unroll
     for (int i = 0; i < kRuns; ++i)
       if ((there_ >> i & 1) != 0) CopyRun(to + i * apart, data_[i] + from, bytes, lane);
@@ -57,6 +64,19 @@ class Runs {
   }
 
  private:
+  // Addresses that differ by constants: with loops over them one warp takes 1 us for a stage, longer than the memory.
+  template <int kBytes>
+  __device__ __forceinline__ void CopyWhole(uint32_t to, int64_t from, int lane) const {
+    from += lane * 16, to += lane * 16;
+#pragma unroll
+    for (int i = 0; i < StageBytesOf(/*hopper=*/false) / kBytes; ++i) {
+      if ((there_ >> i & 1) == 0) continue;
+      const std::byte* run = data_[i] + from;
+#pragma unroll
+      for (int at = 0; at < kBytes; at += 512) CopyAsync16(to + i * kBytes + at, run + at);
+    }
+  }
+
   uint32_t there_;  // the runs that exist
   const std::byte* data_[kRuns];
   const std::byte* scales_;
