@@ -41,10 +41,6 @@ Status CheckHeads(const DecoderConfig& config, DType kv, int device) {
   }
   if (cuda::LatentRuns(shape, static_cast<int>(config.latent.kv_rank)) && config.sliding_window == 0)
     return {};
-  if (CodeOnGpu(device).shared_bytes < cuda::kLatentSharedBytes)
-    return Error::Unsupported("cuda:", device, ": latent attention needs ", cuda::kLatentSharedBytes / 1024,
-                              " KB of shared memory to a block, this GPU has ",
-                              CodeOnGpu(device).shared_bytes / 1024, "; use `device` cpu");
   return Error::Unsupported("latent attention with rows of ", config.latent.kv_rank, " and ",
                             config.latent.rope_dim, config.sliding_window > 0 ? " and a sliding window" : "",
                             " does not run on the GPU (", cuda::kMaxLatentRank, " and ",

@@ -1,5 +1,5 @@
-// The kernel of latent attention, one instance per type and width of the KV and number of rows. A row is a head of a token;
-// rows are the M of products on the tensor cores, 64 keys at a time their N and then their K. The row of a key that lies in
+// The kernel of latent attention, one instance per type and width of the KV, number of rows and of keys. A row is a head of a
+// token; rows are the M of products on the tensor cores, 64 or 32 keys at a time their N and then their K. The row of a key that lies in
 // shared memory is its key and its value.
 #pragma once
 
@@ -22,41 +22,45 @@ using attention::PackRest;
 using attention::UnpackFactors;
 using attention::Widen;
 
-// T: type of the KV. D, V: columns of a row and of its value part, rounded up. kRows: at once. kParts: 2 where queries and
-// weights are multiplied as their rounding and what that left.
+// T: type of the KV. D, V: columns of a row and of its value part, rounded up. kRows, kKeys: at once. kParts: 2 where queries
+// and weights are multiplied as their rounding and what that left.
 //
-// Warps share the scores by rows and keys, and the sums by rows and columns.
-template <class T_, int D_, int V_, int kRows_, int kWarps_, int kParts_>
+// Warps share the scores by rows and keys, sixteen of each at least, and the sums by rows and columns.
+template <class T_, int D_, int V_, int kRows_, int kWarps_, int kParts_, int kKeys_ = kLatentKeys>
 struct LatentForm {
   using T = T_;
   using F = Factor<T_>;
   static constexpr int D = D_, V = V_, kRows = kRows_, kWarps = kWarps_, kThreads = kWarps * 32,
-                       kParts = kParts_;
-  static constexpr int kKeyGroups = kWarps / (kRows / 16), kSteps = kLatentKeys / kKeyGroups / 8;
+                       kParts = kParts_, kKeys = kKeys_;
+  static constexpr int kKeyGroups = std::min(kWarps / (kRows / 16), kKeys / 16),
+                       kSteps = kKeys / kKeyGroups / 8;
+  static constexpr int kScoringWarps = kKeyGroups * (kRows / 16);        // the others wait
   static constexpr int kColumnGroups = 4, kColumns = V / kColumnGroups;  // of a warp's sums
   static constexpr int kRowTiles = kRows / 16 / (kWarps / kColumnGroups);
   static_assert(D % 64 == 0 && kColumns % 16 == 0 && kSteps % 2 == 0 && kRowTiles > 0);
   // Shared memory: rows of queries and keys, their 16-byte vectors swizzled within each eight; weights; row by row the
   // largest score or the sum of weights that each warp has seen, and the factor of earlier sums. Rows of 8 bits come as
   // they are, with their scales, and are widened there.
-  static constexpr int kPitch = D * 2, kQueryBytes = kRows * kPitch, kTileBytes = kLatentKeys * kPitch;
-  static constexpr int kWeightPitch = kLatentKeys * 2 + 16, kWeightBytes = kRows * kWeightPitch;
+  static constexpr int kPitch = D * 2, kQueryBytes = kRows * kPitch, kTileBytes = kKeys * kPitch;
+  static constexpr int kWeightPitch = kKeys * 2 + 16, kWeightBytes = kRows * kWeightPitch;
   static constexpr bool kWidens = kNarrow<T_>;
-  static constexpr int kRawBytes = kLatentKeys * D + kLatentKeys * 4;
+  static constexpr int kRawBytes = kKeys * D + kKeys * 4;
   static constexpr int kTilesAt = kParts * kQueryBytes, kRawAt = kTilesAt + kTileBytes;
   // Keys are copied ahead into a second place; in generic code when the first one is free, and rows of 8 bits are
-  // widened on their way.
+  // widened on their way. Forms of fewer keys are for GPUs with little shared memory.
   static constexpr int WeightsAt(int buffers) {
     return kTilesAt + (kWidens ? kTileBytes + (buffers - 1) * 2 * kRawBytes : buffers * kTileBytes);
   }
-  static constexpr int kBuffers = kHopper ? 2 : 1;
+  static constexpr bool kSmall = kKeys < kLatentKeys;
+  static constexpr int kBuffers = kHopper && !kSmall ? 2 : 1;
   static constexpr int kWeightsAt = WeightsAt(kBuffers);
   static constexpr int kTopsAt = kWeightsAt + kParts * kWeightBytes,
                        kShrinksAt = kTopsAt + kKeyGroups * kRows * 4;
   static constexpr int SharedBytes(bool hopper) {
-    return WeightsAt(hopper ? 2 : 1) + kParts * kWeightBytes + (kKeyGroups + 1) * kRows * 4;
+    return WeightsAt(hopper && !kSmall ? 2 : 1) + kParts * kWeightBytes + (kKeyGroups + 1) * kRows * 4;
   }
-  static_assert(SharedBytes(true) <= kMaxSharedBytes && SharedBytes(false) <= kLatentSharedBytes);
+  static_assert(SharedBytes(true) <= kMaxSharedBytes &&
+                SharedBytes(false) <= (kSmall ? kSmallLatentSharedBytes : kLatentSharedBytes));
 };
 
 // Neighbouring rows of one sequence, and a run of its keys.
@@ -125,28 +129,30 @@ __device__ __forceinline__ void CopyVector(uint32_t to, const std::byte* from, b
                : "memory");
 }
 
-// The KV's blocks of the next 64 keys.
+// The KV's blocks of the next keys.
+template <class L>
 struct LatentPages {
-  int number[kLatentKeys / kKvBlock];
+  int number[L::kKeys / kKvBlock];
 
   __device__ __forceinline__ void Load(const int32_t* table, int key, int key_end) {
 #pragma unroll
-    for (int i = 0; i < kLatentKeys / kKvBlock; ++i)
+    for (int i = 0; i < L::kKeys / kKvBlock; ++i)
       number[i] = __ldcg(table + min(key + i * kKvBlock, key_end - 1) / kKvBlock);
   }
 };
 
-// Starts to copy 64 rows into one of two places; those behind the end become zeros. Of all of them key `apart` is copied
+// Starts to copy the rows of keys into one of two places; those behind the end become zeros. Of all of them key `apart` is copied
 // alone or not at all.
 template <class L>
-__device__ __forceinline__ void CopyKeys(const DeviceKv& kv, const LatentPages& pages, int key, int key_end,
-                                         uint32_t memory, int buffer, int apart = -1, bool alone = false) {
+__device__ __forceinline__ void CopyKeys(const DeviceKv& kv, const LatentPages<L>& pages, int key,
+                                         int key_end, uint32_t memory, int buffer, int apart = -1,
+                                         bool alone = false) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int row_bytes = kv.row_bytes(), vectors = row_bytes / 16;
   const uint32_t to =
       memory + (L::kWidens ? L::kRawAt + buffer * L::kRawBytes : L::kTilesAt + buffer * L::kTileBytes);
 #pragma unroll
-  for (int j = 0; j < kLatentKeys / L::kWarps; ++j) {
+  for (int j = 0; j < L::kKeys / L::kWarps; ++j) {
     const int row = j * L::kWarps + warp;
     if ((key + row == apart) != alone) continue;
     const bool exists = key + row < key_end;
@@ -161,7 +167,7 @@ __device__ __forceinline__ void CopyKeys(const DeviceKv& kv, const LatentPages& 
     }
     if constexpr (std::is_same_v<typename L::T, int8_t>)
       if (lane == 0)
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to + kLatentKeys * L::D + row * 4),
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to + L::kKeys * L::D + row * 4),
                      "l"(block + kKvBlock * row_bytes + row % kKvBlock * 4), "r"(exists ? 4 : 0)
                      : "memory");
   }
@@ -192,12 +198,12 @@ __device__ __forceinline__ void StoreWide(const uint4& bytes, float scale, char*
 
 // As CopyKeys(), of rows of 8 bits and at once: without a place for them as they are.
 template <class L>
-__device__ __forceinline__ void CopyKeysWide(const DeviceKv& kv, const LatentPages& pages, int key,
+__device__ __forceinline__ void CopyKeysWide(const DeviceKv& kv, const LatentPages<L>& pages, int key,
                                              int key_end, char* memory) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int row_bytes = kv.row_bytes(), vectors = row_bytes / 16;
 #pragma unroll 4
-  for (int j = 0; j < kLatentKeys / L::kWarps; ++j) {
+  for (int j = 0; j < L::kKeys / L::kWarps; ++j) {
     const int row = j * L::kWarps + warp;
     const bool exists = key + row < key_end;
     const std::byte* block = kv.k + pages.number[j * L::kWarps / kKvBlock] * kv.block_bytes();
@@ -217,11 +223,11 @@ __device__ __forceinline__ void WidenKeys(const DeviceKv& kv, char* memory, int 
   using T = typename L::T;
   const char* raw = memory + L::kRawAt + buffer * L::kRawBytes;
   const int vectors = kv.row_bytes() / 16;
-  for (int i = threadIdx.x; i < kLatentKeys * vectors; i += L::kThreads) {
+  for (int i = threadIdx.x; i < L::kKeys * vectors; i += L::kThreads) {
     const int row = i / vectors, vector = i % vectors;
     float scale = 0;
     if constexpr (std::is_same_v<T, int8_t>)
-      scale = *reinterpret_cast<const float*>(raw + kLatentKeys * L::D + row * 4);
+      scale = *reinterpret_cast<const float*>(raw + L::kKeys * L::D + row * 4);
     StoreWide<L>(*reinterpret_cast<const uint4*>(raw + row * L::D + vector * 16), scale,
                  memory + L::kTilesAt + row * L::kPitch, row, vector);
   }
@@ -231,7 +237,7 @@ __device__ __forceinline__ void WidenKeys(const DeviceKv& kv, char* memory, int 
 template <class L>
 __device__ __forceinline__ void ClearMargins(const DeviceKv& kv, char* memory) {
   const int vectors = kv.row_bytes() / 16 * (L::kWidens ? 2 : 1), missing = L::D / 8 - vectors;
-  for (int i = threadIdx.x; i < (L::kWidens ? 1 : L::kBuffers) * kLatentKeys * missing; i += L::kThreads) {
+  for (int i = threadIdx.x; i < (L::kWidens ? 1 : L::kBuffers) * L::kKeys * missing; i += L::kThreads) {
     const int row = i / missing, vector = vectors + i % missing;
     *reinterpret_cast<uint4*>(memory + L::kTilesAt + row * L::kPitch + (vector ^ (row & 7)) * 16) =
         make_uint4(0, 0, 0, 0);
@@ -279,12 +285,14 @@ __device__ __forceinline__ void LoadQueries(const LatentAttentionArgs& a, const 
 template <class L>
 struct LatentPlace {
   int lane, g, t;
+  bool scores;                  // multiplies queries and keys
   int row_tile, key_group;      // of scores
   int row_group, column_group;  // of sums
   uint32_t memory;              // shared
   __device__ __forceinline__ LatentPlace(uint32_t shared) : memory(shared) {
     const int warp = threadIdx.x / 32;
     lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    scores = L::kScoringWarps == L::kWarps || warp < L::kScoringWarps;
     row_tile = warp / L::kKeyGroups, key_group = warp % L::kKeyGroups;
     row_group = warp / L::kColumnGroups, column_group = warp % L::kColumnGroups;
   }
@@ -405,10 +413,10 @@ struct LatentSoftmax {
     for (int i = 0; i < 2; ++i) {
       total[i] += __shfl_xor_sync(0xffffffffu, total[i], 1);
       total[i] += __shfl_xor_sync(0xffffffffu, total[i], 2);
-      if (at.t == 0) totals[at.key_group * L::kRows + row + 8 * i] = total[i];
+      if (at.scores && at.t == 0) totals[at.key_group * L::kRows + row + 8 * i] = total[i];
     }
     __syncthreads();
-    if (at.key_group != 0 || at.t != 0) return;
+    if (!at.scores || at.key_group != 0 || at.t != 0) return;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if (row + 8 * i >= u.rows) continue;
@@ -457,7 +465,7 @@ struct LatentSums {
     const uint32_t vector =
         (((lane / 16) ^ (lane & 7)) * 16) ^ (kWhole ? 0 : at.column_group * L::kColumns * 2);
 #pragma unroll
-    for (int k = 0; k < kLatentKeys / 16; ++k) {
+    for (int k = 0; k < L::kKeys / 16; ++k) {
       if (k * 16 >= keys) break;
       uint32_t p[L::kRowTiles][L::kParts][4];
 #pragma unroll
@@ -518,8 +526,7 @@ __device__ __forceinline__ void StoreNothing(const LatentPieces& p, const Latent
 
 // Grid: (units of rows, splits). Units of long prompts first: their last ones see most keys.
 template <class L>
-__global__ void __launch_bounds__(L::kThreads, 1)
-    LatentKernel(const __grid_constant__ LatentAttentionArgs a) {
+__device__ __forceinline__ void AttendLatent(const LatentAttentionArgs& a) {
   extern __shared__ __align__(128) char memory[];
   LetNextStart();
   if (!a.decode) WaitForPrevious();
@@ -534,7 +541,7 @@ __global__ void __launch_bounds__(L::kThreads, 1)
   const LatentPlace<L> at(shared);
   const int32_t* table =
       a.batch.block_table + static_cast<int64_t>(__ldcg(a.batch.sequence + u.begin)) * a.batch.max_blocks;
-  LatentPages pages;
+  LatentPages<L> pages;
   pages.Load(table, u.key_begin, u.key_end);
   LatentSoftmax<L> softmax;
 #pragma unroll
@@ -552,8 +559,8 @@ __global__ void __launch_bounds__(L::kThreads, 1)
   LoadQueries<L>(a, u, memory);
   LatentSums<L> sums;
   sums.Clear();
-  for (int key = u.key_begin, buffer = 0; key < u.key_end; key += kLatentKeys, buffer ^= 1) {
-    const int next = key + kLatentKeys, place = L::kBuffers == 2 ? buffer : 0;
+  for (int key = u.key_begin, buffer = 0; key < u.key_end; key += L::kKeys, buffer ^= 1) {
+    const int next = key + L::kKeys, place = L::kBuffers == 2 ? buffer : 0;
     if (L::kBuffers == 2 && next < u.key_end) pages.Load(table, next, u.key_end);
     AwaitCopies<0>();
     __syncthreads();  // these keys are there, and the ones before are done with
@@ -568,10 +575,12 @@ __global__ void __launch_bounds__(L::kThreads, 1)
     if (L::kBuffers == 1 && next < u.key_end) pages.Load(table, next, u.key_end);
     const uint32_t tile = shared + L::kTilesAt + (L::kWidens ? 0 : place * L::kTileBytes);
     float s[L::kSteps][4];
-    MultiplyKeys<L>(at, tile, s);
-    softmax.Mask(at, memory, key, s);
+    if (at.scores) {
+      MultiplyKeys<L>(at, tile, s);
+      softmax.Mask(at, memory, key, s);
+    }
     __syncthreads();
-    softmax.Weigh(at, memory, s);
+    if (at.scores) softmax.Weigh(at, memory, s);
     __syncthreads();
     sums.Shrink(at, memory);
     sums.MultiplyValues(at, tile, u.key_end - key);
@@ -585,6 +594,12 @@ __global__ void __launch_bounds__(L::kThreads, 1)
 }
 
 template <class L>
+__global__ void __launch_bounds__(L::kThreads, 1)
+    LatentKernel(const __grid_constant__ LatentAttentionArgs a) {
+  if constexpr (!kHopper || !L::kSmall) AttendLatent<L>(a);  // a Hopper has room for the others
+}
+
+template <class L>
 cudaError_t LaunchForm(const LatentAttentionArgs& a, int units, cudaStream_t stream) {
   return LaunchLarge<LatentKernel<L>, L::SharedBytes(true)>(
       dim3(static_cast<unsigned>(units), static_cast<unsigned>(a.pieces.splits)), dim3(L::kThreads),
@@ -593,6 +608,10 @@ cudaError_t LaunchForm(const LatentAttentionArgs& a, int units, cudaStream_t str
 
 template <class T, int D, int V>
 cudaError_t LaunchWidth(const LatentAttentionArgs& a, int units, cudaStream_t stream) {
+  if (SmallLatentForms())
+    return a.alone
+               ? LaunchForm<LatentForm<T, D, V, 16, 4, 2, kSmallLatentKeys>>(a, units, stream)
+               : LaunchForm<LatentForm<T, D, V, kGroupedRows / 2, 8, 1, kSmallLatentKeys>>(a, units, stream);
   if (!a.alone) return LaunchForm<LatentForm<T, D, V, kGroupedRows, 8, 1>>(a, units, stream);
   return a.heads <= 16 ? LaunchForm<LatentForm<T, D, V, 16, 4, 2>>(a, units, stream)
                        : LaunchForm<LatentForm<T, D, V, 32, 8, 2>>(a, units, stream);

@@ -9,6 +9,7 @@ namespace latent {
 namespace {
 
 int RowsOf(const LatentAttentionArgs& a) {
+  if (SmallLatentForms()) return a.alone ? 16 : kGroupedRows / 2;
   return a.alone ? a.heads <= 16 ? 16 : 32 : kGroupedRows;
 }
 
@@ -20,11 +21,16 @@ int UnitsOf(const LatentAttentionArgs& a) {
 }
 
 }  // namespace
+
+bool SmallLatentForms() {
+  return SharedLimit() < kLatentSharedBytes;
+}
+
 }  // namespace latent
 
 bool LatentRuns(const DeviceKv& kv, int kv_rank) {
   return kv.kv_heads == 1 && kv.head_dim <= kMaxLatentRow && kv_rank > 0 && kv_rank <= kMaxLatentRank &&
-         kv_rank < kv.head_dim && SharedLimit() >= kLatentSharedBytes;
+         kv_rank < kv.head_dim && SharedLimit() >= kSmallLatentSharedBytes;
 }
 
 // Up to four tokens are one kind of batch, five to eight another: there a token's result does not depend on the others.

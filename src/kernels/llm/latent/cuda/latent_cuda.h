@@ -11,8 +11,8 @@ namespace celer::cuda {
 
 // Of the KV row and of its part that is a value; and of keys of a head that do not rotate.
 constexpr int kMaxLatentRow = 576, kMaxLatentRank = 512;
-// Shared memory that a block of the attention must be allowed: compute capability 8.0 has 163 KB, 8.6 only 99.
-constexpr int kLatentSharedBytes = 160 * 1024;
+// Shared memory that a block of the attention has: compute capability 8.0 allows 163 KB, 8.6 only 99.
+constexpr int kLatentSharedBytes = 160 * 1024, kSmallLatentSharedBytes = 80 * 1024;
 bool LatentRuns(const DeviceKv& kv, int kv_rank);
 
 // What the projections made becomes queries in the latent space, and rows of the paged KV.

@@ -316,7 +316,6 @@ constexpr DType kTypes[] = {DType::kF16, DType::kBf16, DType::kI8, DType::kFp8E4
 
 TEST(CudaLatent, QueriesAndRowsMatchDouble) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
-  if (SharedLimit() < kLatentSharedBytes) GTEST_SKIP() << "blocks have too little shared memory here";
   for (const DType dtype : kTypes)
     for (const Case& c : Cases())
       for (const bool interleaved : {false, true}) {
@@ -328,7 +327,6 @@ TEST(CudaLatent, QueriesAndRowsMatchDouble) {
 
 TEST(CudaLatent, AttentionAndValuesMatchDouble) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
-  if (SharedLimit() < kLatentSharedBytes) GTEST_SKIP() << "blocks have too little shared memory here";
   for (const DType dtype : kTypes)
     for (const Case& c : Cases())
       for (const bool alone : {true, false}) {
@@ -340,7 +338,6 @@ TEST(CudaLatent, AttentionAndValuesMatchDouble) {
 
 TEST(CudaLatent, SteadyMatchesDouble) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device here";
-  if (SharedLimit() < kLatentSharedBytes) GTEST_SKIP() << "blocks have too little shared memory here";
   for (const Case& c : Cases()) {
     int64_t tokens = 0;
     for (const auto& [past, now] : c.sequences) tokens += now;
@@ -352,8 +349,7 @@ TEST(CudaLatent, SteadyMatchesDouble) {
 }
 
 TEST(CudaLatent, RefusesOtherShapes) {
-  EXPECT_EQ(LatentRuns({nullptr, nullptr, DType::kF16, 1, 576, 576}, 512),
-            SharedLimit() >= kLatentSharedBytes);
+  EXPECT_TRUE(LatentRuns({nullptr, nullptr, DType::kF16, 1, 576, 576}, 512) || CudaDeviceCount() == 0);
   EXPECT_FALSE(LatentRuns({nullptr, nullptr, DType::kF16, 1, 640, 640}, 576));
   EXPECT_FALSE(LatentRuns({nullptr, nullptr, DType::kF16, 2, 576, 576}, 512));
 }
