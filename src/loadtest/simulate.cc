@@ -282,9 +282,10 @@ Result<CostedModel> LoadCostedModel(const std::string& model, const EngineOption
 
 Result<SimulatedEngine> MakeSimulatedEngine(const CostedModel& model, const Machine& machine,
                                             const Efficiency& efficiency, const EngineOptions& options,
-                                            StepSeconds seconds) {
+                                            StepSeconds seconds, bool runs_ahead) {
   SimulatedRunner::Options runner =
       RunnerOptions(model.config, [cost = model.cost](const StepShape& s) { return cost.OfShape(s); });
+  runner.runs_ahead = runs_ahead;
   const int64_t block = model.kv_bytes_per_token * kKvBlockTokens;
   const auto room = static_cast<int64_t>(machine.memory_bytes) - model.resident_bytes;
   if (room <= 0)
@@ -325,6 +326,7 @@ SimulatedEngine SimulateEngine(const Engine& engine, const DecoderConfig& config
   runner.info.bytes_by_format = info.bytes_by_format;
   runner.info.threads = info.threads;
   runner.info.device = "simulated " + info.device;
+  runner.runs_ahead = !info.device.starts_with("cpu");
   return Make(std::move(runner), SecondsOf(StepCost(config, count), machine, efficiency, measured), machine,
               efficiency, options);
 }
@@ -371,6 +373,8 @@ Result<std::vector<MeasuredStep>> MeasureSteps(Engine& engine, const EngineOptio
     shapes.insert(
         shapes.end(),
         {{32, 512}, {64, 512}, {128, 512}, {4, 512, 1024}, {16, 512, 512}, {16, 512, 1800}, {64, 512, 1024}});
+  // Beyond kMaxKeys of the kernel that takes whole steps of few sequences, others run.
+  if (cuda) shapes.insert(shapes.end(), {{1, 2560}, {4, 2560}, {8, 2560}, {16, 2560}, {40, 2560}});
   for (const auto& [batch, depth, prompt] : shapes) {
     if (!room(batch, depth, prompt)) continue;
     CELER_ASSIGN(MeasuredStep step, prompt > 0 ? MeasureMixed(engine, batch, depth, prompt, &random)

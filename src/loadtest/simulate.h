@@ -38,11 +38,12 @@ struct SimulatedEngine {
   std::unique_ptr<Engine> engine;
   SimulatedRunner* runner = nullptr;  // the engine's
 };
-// `seconds` says what a step takes; without it, StepTime does.
+// `seconds` says what a step takes; without it, StepTime does. `runs_ahead`: as GPUs do, a step that only decodes is queued
+// before the one in front of it has ended, so that a prompt that comes meanwhile waits for both.
 using StepSeconds = std::function<double(std::span<const SliceShape>)>;
 Result<SimulatedEngine> MakeSimulatedEngine(const CostedModel& model, const Machine& machine,
                                             const Efficiency& efficiency, const EngineOptions& options,
-                                            StepSeconds seconds = nullptr);
+                                            StepSeconds seconds = nullptr, bool runs_ahead = false);
 // With the KV, the context and the steps' costs of an engine that is there. `measured` corrects them (StepTime::Correct).
 SimulatedEngine SimulateEngine(const Engine& engine, const DecoderConfig& config, const Machine& machine,
                                const Efficiency& efficiency, const EngineOptions& options,

@@ -34,7 +34,8 @@ Result<CheckedLoad> CheckLoad(const Replica& replica, const PlanLoad& load, KvTy
     CELER_ASSIGN(const SimulatedEngine made,
                  MakeSimulatedEngine(
                      replica.model(), replica.machine(), replica.efficiency(), options,
-                     [&replica](std::span<const SliceShape> slices) { return replica.Seconds(slices); }));
+                     [&replica](std::span<const SliceShape> slices) { return replica.Seconds(slices); },
+                     replica.runs_ahead()));
     SimulatedClock clock(*made.runner);
     CELER_ASSIGN(const Replay replay, PlayTrace(*made.engine, trace, clock, [](int64_t) {}));
     const ServeMetrics metrics = Summarize(replay, {});

@@ -41,7 +41,8 @@ Replica::Replica(const ModelSizes& sizes, KvType kv, const PlanMachine& machine,
     : machine_(Together(machine.machine, devices)),
       efficiency_(fitted.efficiency),
       draft_(draft),
-      model_(CostModel(sizes, kv)) {
+      model_(CostModel(sizes, kv)),
+      runs_ahead_(machine.cuda && draft.depth == 0) {
   if (devices > 1 && machine.link_bytes_per_s > 0) {
     model_.cost = WithAllReduces(model_, machine, machine_, fitted.efficiency, devices);
     efficiency_.step_s += 2 * static_cast<double>(model_.config.layers) * kAllReduceS;
@@ -153,7 +154,9 @@ SteadyLoad SteadyAt(const Replica& replica, const PlanLoad& load, int64_t chunk,
     return steady;
   }
   steady.holds = true;
-  steady.ttft = Waiting(service + without / 2, busy, service / (2 * (1 - busy)));
+  // Where steps are queued ahead, a prompt waits for half of one and for the next.
+  const double until = replica.runs_ahead() ? 1.5 : 0.5;
+  steady.ttft = Waiting(service + until * without, busy, service / (2 * (1 - busy)));
   // Sequences come and go: about as many more or fewer as the root of their number, for as long as one is there.
   const double rise = sequences >= 1 ? (step - replica.Seconds(1, context, 0, 0)) / std::sqrt(sequences) : 0;
   steady.tpot = {.mean = step,

@@ -32,6 +32,7 @@ class Replica {
   const Machine& machine() const { return machine_; }  // all devices together
   const Efficiency& efficiency() const { return efficiency_; }
   double kv_tokens() const { return kv_tokens_; }  // 0: the weights do not fit
+  bool runs_ahead() const { return runs_ahead_; }  // a GPU: MakeSimulatedEngine()
 
  private:
   double Plain(std::span<const SliceShape> slices) const;
@@ -43,6 +44,7 @@ class Replica {
   CostedModel model_;
   std::unique_ptr<StepTime> time_;
   double kv_tokens_ = 0;
+  bool runs_ahead_;
   mutable std::map<std::array<int64_t, 4>, double> known_;  // OfWhole
 };
 
