@@ -10,12 +10,10 @@
 
 #include "base/device.h"
 #include "celer/engine.h"
-#include "device/gpu/gpu_code.h"
 #include "engine/runners/make_runner.h"
 #include "engine/runners/run_logits.h"
 #include "golden.h"
 #include "io/json/json.h"
-#include "kernels/llm/latent/cuda/latent_cuda.h"
 #include "kernels/shared/test_util.h"
 #include "models/load/model.h"
 
@@ -51,8 +49,7 @@ std::vector<fs::path> AllModels() {
     if (entry.path().extension() == ".gguf") all.push_back(entry.path());
   std::erase_if(all, [](const fs::path& path) {
     const auto config = LoadDecoderConfig(path);
-    return !config || !CheckRunsOnGpu(*config, 256) || !CheckLayersPart(*config) ||
-           (config->IsLatent() && CodeOnGpu(0).shared_bytes < cuda::kLatentSharedBytes);
+    return !config || !CheckRunsOnGpu(*config, 256) || !CheckLayersPart(*config);
   });
   std::sort(all.begin(), all.end());
   return all;

@@ -20,7 +20,6 @@
 #include "golden.h"
 #include "io/json/json.h"
 #include "io/safetensors/safetensors.h"
-#include "kernels/llm/latent/cuda/latent_cuda.h"
 #include "kernels/shared/test_util.h"
 #include "models/cuda/decoder.h"
 
@@ -61,8 +60,7 @@ std::vector<GoldenModel> AllModels() {
   std::erase_if(all, [](const GoldenModel& model) {  // refused there in one sentence
     const auto config = LoadDecoderConfig(model.path);
     if (!config) return false;
-    return !CheckRunsOnGpu(*config, 256) ||
-           (config->IsLatent() && CodeOnGpu(0).shared_bytes < cuda::kLatentSharedBytes);
+    return !CheckRunsOnGpu(*config, 256);
   });
   std::sort(all.begin(), all.end(),
             [](const GoldenModel& a, const GoldenModel& b) { return a.name < b.name; });
@@ -416,8 +414,12 @@ TEST(CudaGolden, AnyNumberOfSequencesUpToEightGivesTheSameTokens) {
     };
     const auto alone = run(1), few = run(3), four = run(4), five = run(5), eight = run(8);
     ASSERT_EQ(eight.size(), 8u);
-    EXPECT_EQ(alone.at(1), four.at(1));
-    EXPECT_EQ(few.at(2), four.at(2));
+    // Up to four tokens are one kernel, if a block's shared memory holds four; else more of them are another one, with
+    // sums in another order.
+    if (CodeOnGpu(0).shared_bytes >= 227 * 1024) {
+      EXPECT_EQ(alone.at(1), four.at(1));
+      EXPECT_EQ(few.at(2), four.at(2));
+    }
     EXPECT_EQ(five.at(1), eight.at(1));
     EXPECT_EQ(five.at(4), eight.at(4));
     std::vector<int32_t> distinct = alone.at(1);
