@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "device/cpu_features.h"
+#include "device/gpu/gpu_code.h"
 #include "io/file/atomic_file.h"
 
 namespace celer {

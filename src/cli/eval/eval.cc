@@ -32,6 +32,7 @@
 #include "cli/shared/operators.h"
 #include "cli/shared/parallel_flags.h"
 #include "cli/text/generate_flags.h"
+#include "device/gpu/gpu_code.h"
 #include "device/variant.h"
 #include "io/file/atomic_file.h"
 #include "io/json/json.h"
@@ -315,12 +316,10 @@ Result<int> Run(EvalFlags& flags) {
   // anything, the children that measure cannot use it.
   CELER_ASSIGN(const Json here, InChild([&]() -> Result<Json> {
                  CELER_RETURN_IF_ERROR(CheckKernels(flags));
+                 const DeviceOptions& device = flags.model.options.engine.device;
+                 if (device.kind == DeviceOptions::Kind::kCuda) CELER_RETURN_IF_ERROR(CheckGpu(device.index));
                  return Json{{"devices", CudaDeviceCount()}, {"kernels", OtherKernels()}};
                }));
-  const DeviceOptions& device = flags.model.options.engine.device;
-  if (device.kind == DeviceOptions::Kind::kCuda && device.index >= here["devices"].get<int>())
-    return Error::Invalid("--device ", device.ToString(), ": ", here["devices"].get<int>(),
-                          " CUDA devices can be used here; try --device cpu");
   std::string text(EvalText());
   if (!flags.file.empty()) {
     CELER_ASSIGN(text, ReadTextFile(flags.file, size_t{1} << 30));

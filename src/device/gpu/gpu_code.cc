@@ -38,11 +38,35 @@ Result<int> ForcedGpuArch() {
   return forced;
 }
 
+Status CheckGpu(int device) {
+#if CELER_WITH_CUDA
+  internal::DriverAnswer answer;
+  using Kind = internal::DriverAnswer::Kind;
+  if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES")) answer.visible = visible;
+  answer.built_with = CUDART_VERSION;
+  const cudaError_t error = cudaGetDeviceCount(&answer.count);
+  if (error != cudaSuccess) {
+    cudaGetLastError();  // or the next launch would report this as its own
+    cudaDriverGetVersion(&answer.driver);
+    answer.error = cudaGetErrorString(error);
+    answer.kind = error == cudaErrorInsufficientDriver
+                      ? answer.driver == 0 ? Kind::kNoDriver : Kind::kOldDriver
+                  : error == cudaErrorNoDevice ? Kind::kNoGpu
+                                               : Kind::kFailed;
+  }
+  return internal::CheckAnswer(device, answer);
+#else
+  return Error::Unsupported(
+      "cuda:", device, ": celer was built without CUDA; build with -DCELER_CUDA=ON, or use `device` cpu");
+#endif
+}
+
 Status CheckGpuCode(int device, const std::string& name, const GpuCode& code) {
   if (const Result<int> forced = ForcedGpuArch(); !forced) return forced.error();
   const auto refuse = [&](const auto&... more) -> Status {
     return Error::Unsupported("cuda:", device, ": ", name, more...);
   };
+  if (code.taken) return Error::Device("cuda:", device, ": ", name, ": ", code.taken);
   const int least = std::min(code.capability, code.stands_for);
   if (least < kLeast)
     return refuse(" has compute capability ", internal::CapabilityText(least), ", the kernels need ",
@@ -73,6 +97,36 @@ std::vector<std::string> DescribeGpuCode() {
 }
 
 namespace internal {
+
+Status CheckAnswer(int device, const DriverAnswer& answer) {
+  using Kind = DriverAnswer::Kind;
+  const auto version = [](int v) { return std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10); };
+  const std::string name = "cuda:" + std::to_string(device) + ": ";
+  const std::string hidden =
+      answer.visible.empty() ? "" : " (CUDA_VISIBLE_DEVICES is '" + answer.visible + "')";
+  switch (answer.kind) {
+    case Kind::kNoDriver:
+      return Error::NotFound(name, "there is no NVIDIA driver here; use `device` cpu");
+    case Kind::kOldDriver:
+      return Error::NotFound(name, "the NVIDIA driver here runs programs of CUDA ", version(answer.driver),
+                             " at most and this one was built with ", version(answer.built_with),
+                             "; update the driver, or use `device` cpu");
+    case Kind::kFailed:
+      return Error::NotFound(name, "starting the NVIDIA driver: ", answer.error, hidden,
+                             "; use `device` cpu");
+    case Kind::kNoGpu:
+    case Kind::kCounted:
+      break;
+  }
+  if (answer.count == 0)
+    return Error::NotFound(name, "there is no CUDA device", hidden, "; use `device` cpu");
+  if (device < 0 || device >= answer.count)
+    return Error::NotFound(
+        name, "there ",
+        answer.count == 1 ? "is 1 CUDA device" : "are " + std::to_string(answer.count) + " CUDA devices",
+        ", counted from 0", hidden);
+  return {};
+}
 
 Result<int> ParseGpuArch(std::string_view text) {
   std::string digits;

@@ -20,6 +20,7 @@ struct GpuCode {
   int compiled_for =
       90;  // virtual architecture of the kernels that the driver took; 0: it has none for this GPU
   int shared_bytes = 227 * 1024;  // of a block at most
+  const char* taken = nullptr;    // why nothing can run there now: what other processes do with it
 
   // Bulk copies, clusters, programmatic launch. All other code is generic.
   bool hopper() const { return compiled_for == 90; }
@@ -32,6 +33,9 @@ const GpuCode& CodeOnGpu(int device);
 // Whether the kernels run there; one sentence if not.
 Status CheckGpuCode(int device, const std::string& name, const GpuCode& code);
 
+// Whether there is a GPU with this number; one sentence if not: no driver or an old one, GPUs that are hidden.
+Status CheckGpu(int device);
+
 // A sentence for each GPU: which path is taken there, and why. Empty without one.
 std::vector<std::string> DescribeGpuCode();
 
@@ -42,6 +46,17 @@ Result<int> ForcedGpuArch();
 int SharedBytesOf(int capability);
 
 namespace internal {
+
+// What the driver answered when it was asked for its GPUs.
+struct DriverAnswer {
+  enum class Kind : unsigned char { kCounted, kNoDriver, kOldDriver, kNoGpu, kFailed };
+  Kind kind = Kind::kCounted;
+  int count = 0;
+  int driver = 0, built_with = 0;  // CUDA versions, 1000 * major + 10 * minor
+  std::string error = {};          // of kFailed
+  std::string visible = {};        // CUDA_VISIBLE_DEVICES
+};
+Status CheckAnswer(int device, const DriverAnswer& answer);
 
 Result<int> ParseGpuArch(std::string_view text);
 std::string CapabilityText(int capability);  // "8.6"

@@ -34,8 +34,24 @@ GpuCode FindCode(int device) {
   cudaGetDevice(&before);
   if (before != device) cudaSetDevice(device);
   code.compiled_for = 0;
-  if (cudaFuncGetAttributes(&attributes, ProbedKernel) == cudaSuccess)
-    code.compiled_for = attributes.ptxVersion;
+  // The first call that makes a context.
+  switch (cudaFuncGetAttributes(&attributes, ProbedKernel)) {
+    case cudaSuccess:
+      code.compiled_for = attributes.ptxVersion;
+      break;
+    case cudaErrorDevicesUnavailable:
+      code.taken =
+          "another process has it to itself (nvidia-smi -q -d COMPUTE says which mode it is in); end that "
+          "process, name another GPU, or use `device` cpu";
+      break;
+    case cudaErrorMemoryAllocation:
+      code.taken =
+          "other processes have filled its memory (nvidia-smi says which); end one, name another GPU, or use "
+          "`device` cpu";
+      break;
+    default:
+      break;
+  }
   if (before != device) cudaSetDevice(before);
   cudaGetLastError();  // that there is no code is no error that sticks
   return code;

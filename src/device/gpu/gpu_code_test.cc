@@ -51,6 +51,36 @@ TEST(GpuCode, WhatRunsWhere) {
   EXPECT_THAT(message("NVIDIA H200", {90, 86, 90, SharedBytesOf(86)}), HasSubstr("CELER_CUDA_ARCH"));
 }
 
+TEST(GpuCode, WhatOtherProcessesTook) {
+  GpuCode code;
+  code.taken = "another process has it to itself";
+  const Status taken = CheckGpuCode(1, "NVIDIA H200", code);
+  ASSERT_FALSE(taken);
+  EXPECT_EQ(taken.error().message(), "cuda:1: NVIDIA H200: another process has it to itself");
+}
+
+TEST(GpuCode, WhyThereIsNoGpu) {
+  using internal::DriverAnswer;
+  using Kind = DriverAnswer::Kind;
+  const auto message = [](int device, const DriverAnswer& answer) {
+    const Status checked = internal::CheckAnswer(device, answer);
+    return checked ? "there is" : checked.error().message();
+  };
+  EXPECT_EQ(message(1, {.count = 2}), "there is");
+  EXPECT_THAT(message(2, {.count = 2}), HasSubstr("cuda:2: there are 2 CUDA devices, counted from 0"));
+  EXPECT_THAT(message(-1, {.count = 1}), HasSubstr("there is 1 CUDA device"));
+  EXPECT_THAT(message(1, {.count = 1, .visible = "3"}), HasSubstr("CUDA_VISIBLE_DEVICES is '3'"));
+  EXPECT_THAT(message(0, {.kind = Kind::kNoGpu, .visible = "-1"}), HasSubstr("CUDA_VISIBLE_DEVICES is '-1'"));
+  EXPECT_THAT(message(0, {.kind = Kind::kNoGpu}), HasSubstr("no CUDA device;"));
+  EXPECT_THAT(message(0, {.kind = Kind::kNoDriver}), HasSubstr("no NVIDIA driver"));
+  const std::string old = message(0, {.kind = Kind::kOldDriver, .driver = 12040, .built_with = 13000});
+  EXPECT_THAT(old, HasSubstr("CUDA 12.4 at most"));
+  EXPECT_THAT(old, HasSubstr("built with 13.0"));
+  EXPECT_THAT(old, HasSubstr("update the driver"));
+  EXPECT_THAT(message(0, {.kind = Kind::kFailed, .error = "system not yet initialized"}),
+              HasSubstr("system not yet initialized"));
+}
+
 TEST(GpuCode, TheSentenceNamesPathAndReason) {
   const auto says = [](const GpuCode& code) { return internal::DescribeGpuCode(0, "GPU", code); };
   EXPECT_THAT(says({}), HasSubstr("wgmma"));

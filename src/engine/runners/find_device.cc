@@ -1,5 +1,7 @@
 #include "engine/runners/find_device.h"
 
+#include "device/gpu/gpu_code.h"
+
 namespace celer {
 
 Result<Device> FindDevice(const DeviceOptions& options) {
@@ -10,9 +12,7 @@ Result<Device> FindDevice(const DeviceOptions& options) {
     return Error::Invalid(
         "`device` ", options.ToString(),
         ": celer was built without CUDA; build it with -DCELER_CUDA=ON, or try `device` cpu");
-  if (const int found = CudaDeviceCount(); options.index < 0 || options.index >= found)
-    return Error::Invalid("`device` ", options.ToString(), ": ", found,
-                          " CUDA devices can be used here; try `device` cpu");
+  CELER_RETURN_IF_ERROR(CheckGpu(options.index));
   return Device::Cuda(options.index);
 }
 

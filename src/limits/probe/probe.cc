@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/safe_math.h"
 #include "device/cpu_features.h"
+#include "device/gpu/gpu_code.h"
 #include "device/thread_pool.h"
 #include "limits/probe/probe_variants.h"
 
@@ -377,10 +378,6 @@ Result<DeviceProbe> ProbeCpu(const ProbeOptions& options) {
 
 std::vector<GpuInfo> ListGpus() {
   return {};
-}
-Status CheckGpu(int index) {
-  return Error::Unsupported("cuda:", index,
-                            ": this celer was built without CUDA; build with -DCELER_CUDA=ON");
 }
 Result<DeviceProbe> ProbeGpu(int index, const ProbeOptions&) {
   return CheckGpu(index).error();

@@ -62,9 +62,6 @@ struct GpuInfo {
 };
 std::vector<GpuInfo> ListGpus();
 
-// Why there is no GPU number `index`, as one sentence; OK if there is.
-Status CheckGpu(int index);
-
 // The tables of the CPU loops, for `celer kernels`.
 std::vector<OperatorInfo> ProbeOperators();
 

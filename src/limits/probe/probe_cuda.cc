@@ -7,6 +7,7 @@
 
 #include "base/safe_math.h"
 #include "device/cuda_status.h"
+#include "device/gpu/gpu_code.h"
 #include "limits/probe/probe.h"
 #include "limits/probe/probe_gemm_cuda.h"
 #include "limits/probe/probe_timer_cuda.h"
@@ -98,22 +99,6 @@ std::vector<GpuInfo> ListGpus() {
         {properties.name, static_cast<int64_t>(properties.totalGlobalMem), properties.multiProcessorCount});
   }
   return gpus;
-}
-
-Status CheckGpu(int index) {
-  int count = 0;
-  const cudaError_t error = cudaGetDeviceCount(&count);
-  if (error == cudaErrorInsufficientDriver)
-    return Error::NotFound("cuda:", index, ": there is no NVIDIA driver, or it is too old for CUDA ",
-                           CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10, "; use `device` cpu");
-  if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0))
-    return Error::NotFound("cuda:", index, ": there is no CUDA device; use `device` cpu");
-  CELER_RETURN_IF_ERROR(CudaStatus(error, fmt::format("cuda:{}: starting the driver", index)));
-  if (index < 0 || index >= count)
-    return Error::NotFound("cuda:", index, ": there ",
-                           count == 1 ? "is 1 CUDA device" : fmt::format("are {} CUDA devices", count),
-                           ", counted from 0");
-  return {};
 }
 
 Result<DeviceProbe> ProbeGpu(int index, const ProbeOptions& options) {

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "device/cpu_features.h"
+#include "device/gpu/gpu_code.h"
 #include "limits/probe/probe_variants.h"
 
 namespace celer {

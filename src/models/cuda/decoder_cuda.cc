@@ -231,6 +231,7 @@ Status CudaDecoder::Impl::PlanFree() {
   size_t free = 0, total = 0;
   CELER_RETURN_IF_ERROR(CudaStatus(cudaMemGetInfo(&free, &total), "asking for the free GPU memory"));
   plan.free = options.ranks.peers ? options.ranks.free_bytes : static_cast<int64_t>(free);
+  plan.held = static_cast<int64_t>(total - free);
   constexpr int64_t kLeastMargin = int64_t{512} << 20;
   plan.margin = std::max(kLeastMargin, static_cast<int64_t>(total) / 50);
   if (options.memory > 0) plan.free = std::min(plan.free, options.memory + plan.margin);

@@ -14,11 +14,14 @@ std::string CudaMemoryPlan::ToString() const {
   const std::string with_states =
       states() > 0 ? fmt::format(", states {} ({} sequences)", size(states()), state_slots) : "";
   const std::string with_lora = lora > 0 ? ", adapters " + size(lora) : "";
+  // An empty GPU holds half a gigabyte of the driver's own.
+  constexpr int64_t kNotable = int64_t{2} << 30;
+  const std::string with_held = held > kNotable ? " (" + size(held) + " of the GPU are taken already)" : "";
   return fmt::format(
-      "weights {}{}, KV {} ({} a token){}, workspace {}{}, staging {}, margin {}: {} of {} free",
+      "weights {}{}, KV {} ({} a token){}, workspace {}{}, staging {}, margin {}: {} of {} free{}",
       size(weights), rows > 0 ? " and as rows " + size(rows) : "", size(kv()),
       size(kv_block_bytes / kKvBlockTokens), with_states, size(workspace), with_lora, size(staging),
-      size(margin), size(total()), size(free));
+      size(margin), size(total()), size(free), with_held);
 }
 
 std::string CudaMemoryPlan::Remedy(std::span<const std::pair<std::string, int64_t>> lighter_weights,

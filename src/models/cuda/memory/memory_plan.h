@@ -17,6 +17,7 @@ struct CudaMemoryPlan {
   int64_t rows = 0;                           // weights a second time, in the order of cuBLASLt
   int64_t lora = 0;                           // adapters, and what they need beside them
   int64_t margin = 0;                         // for the driver and for other programs
+  int64_t held = 0;                           // of the GPU, by whomever
   int64_t kv_blocks = 0, kv_block_bytes = 0;  // of the pool
   int64_t state_slots = 0, state_bytes = 0;   // of recurrent layers; bytes of one slot
   int64_t kv() const { return kv_blocks * kv_block_bytes; }
