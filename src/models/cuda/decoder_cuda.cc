@@ -77,8 +77,12 @@ struct CudaDecoder::Impl {
   Result<GpuTurns::Turn> TakeTurn() { return turns ? turns->Take() : GpuTurns::Turn(); }
   Status TakeInput(const RaggedBatch& batch);
   Status QueueLayers(ForwardStrategy strategy, int count, int rows);
-  // Whether decode steps may be captured graphs: not with work of the host in the middle.
-  bool captures() const { return options.launch != StepLaunch::kEager && options.experts_elsewhere == 0; }
+  // Whether a decode step of so many tokens may be a captured graph.
+  bool Captures(int64_t count) const {
+    return options.launch != StepLaunch::kEager && count <= DecodeGraphs::kMaxSequences &&
+           count <= forward->max_queued();
+  }
+  Status LaunchGraph(const DecodeGraphs::Kind& kind, FunctionRef<Status()> queue);
 
   CudaDecoderOptions options;
   Status runs;  // whether it does
@@ -449,6 +453,15 @@ Status CudaDecoder::Impl::QueueLayers(ForwardStrategy strategy, int count, int r
   return fault.Take("running the model on the GPU");
 }
 
+// With the host's part of it.
+Status CudaDecoder::Impl::LaunchGraph(const DecodeGraphs::Kind& kind, FunctionRef<Status()> queue) {
+  forward->set_queued(true);
+  const Status launched = graphs.Launch(kind, *stream, queue);
+  forward->set_queued(false);
+  CELER_RETURN_IF_ERROR(launched);
+  return options.experts_elsewhere > 0 ? forward->AnswerExperts(kind.sequences) : Status();
+}
+
 Status CudaDecoder::Forward(const RaggedBatch& batch, std::span<const int32_t> slots, Lora lora) {
   Impl& d = *impl_;
   const CudaDeviceScope scope(d.options.device);
@@ -473,12 +486,12 @@ Status CudaDecoder::Forward(const RaggedBatch& batch, std::span<const int32_t> s
   CELER_ASSIGN(const GpuTurns::Turn turn, d.TakeTurn());
   d.last_rows = rows;
   d.last_tokens = count;
-  if (step && d.captures() && !d.marks.on() && count <= DecodeGraphs::kMaxSequences)
-    return d.graphs.Launch({.strategy = strategy,
-                            .sampled = false,
-                            .adapted = d.operators->lora != nullptr,
-                            .sequences = static_cast<int>(count)},
-                           *d.stream, [&] { return d.QueueLayers(strategy, static_cast<int>(count), 0); });
+  if (step && d.Captures(count) && !d.marks.on())
+    return d.LaunchGraph({.strategy = strategy,
+                          .sampled = false,
+                          .adapted = d.operators->lora != nullptr,
+                          .sequences = static_cast<int>(count)},
+                         [&] { return d.QueueLayers(strategy, static_cast<int>(count), 0); });
   d.marks.Begin(*d.stream, /*captured=*/false);
   const Status queued = d.QueueLayers(strategy, static_cast<int>(count), static_cast<int>(rows));
   d.marks.Mark(Op::kLogits);  // where they end
@@ -565,17 +578,18 @@ Status CudaDecoder::Decode(const RaggedBatch& batch, Choose choose, std::span<co
   d.last_rows = count;
   CELER_ASSIGN(const GpuTurns::Turn turn, d.TakeTurn());
   const auto queue = [&] { return d.QueueDecode(strategy, rows, sampled, /*captured=*/true); };
-  if (d.marks.on() && d.options.experts_elsewhere == 0)  // a graph of its own, with the events inside
+  const bool hosted = d.options.experts_elsewhere > 0;
+  if (d.marks.on() && !hosted)  // a graph of its own, with the events inside
     CELER_RETURN_IF_ERROR(DecodeGraphs::LaunchOnce(*d.stream, queue));
   // Larger steps take so long that the host is ahead of them without a graph.
-  else if (!d.captures() || count > DecodeGraphs::kMaxSequences)
+  else if (!d.Captures(count) || d.marks.on())
     CELER_RETURN_IF_ERROR(d.QueueDecode(strategy, rows, sampled, /*captured=*/false));
   else
-    CELER_RETURN_IF_ERROR(d.graphs.Launch({.strategy = strategy,
-                                           .sampled = sampled,
-                                           .adapted = d.operators->lora != nullptr,
-                                           .sequences = rows},
-                                          *d.stream, queue));
+    CELER_RETURN_IF_ERROR(d.LaunchGraph({.strategy = strategy,
+                                         .sampled = sampled,
+                                         .adapted = d.operators->lora != nullptr,
+                                         .sequences = rows},
+                                        queue));
   CELER_RETURN_IF_ERROR(d.outputs.StepDone(batch.positions[0]).Record(*d.stream));
   return d.marks.Take();
 }

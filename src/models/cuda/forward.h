@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "device/buffer.h"
+#include "models/cuda/crossing.h"
 #include "models/cuda/fused_step.h"
 #include "models/cuda/layer/layer_strategy.h"
 #include "models/layer_watch.h"
@@ -27,6 +28,12 @@ class CudaForward {
   // As CudaDecoder::set_experts().
   using Experts = std::function<Status(int64_t layer, float* x, int64_t tokens)>;
   void set_experts(Experts experts) { experts_ = std::move(experts); }
+  // Whether what is run from now on is queued as a whole, with AnswerExperts() behind it, instead of waiting in the middle
+  // for experts that are elsewhere. Of up to so many tokens.
+  void set_queued(bool queued) { queued_ = queued; }
+  int64_t max_queued() const;
+  // Of a queued pass, which is launched: the host's part.
+  Status AnswerExperts(int count);
 
   // What decides about a batch, and about a decode step. Its longest sequence has `most_keys` in the end.
   CudaFacts BatchFacts(int count, int rows, int64_t most_keys) const;
@@ -45,6 +52,7 @@ class CudaForward {
   void Layers(LayerStrategy& by, int count);
   void Watch(int64_t layer, int count);
   void ExpertsElsewhere(int64_t layer, int count);
+  Status RunExperts(int64_t layer, float* x, int64_t count) const;
   LayerStrategy& Layerwise(ForwardStrategy strategy);
 
   CudaOperators& op_;
@@ -57,7 +65,9 @@ class CudaForward {
   std::unique_ptr<CodesStrategy> codes_;
   LayerWatch watch_;
   Experts experts_;
-  Buffer crossing_;  // pinned: x on its way to experts elsewhere
+  bool queued_ = false;
+  CudaCrossing crossing_;  // of queued passes
+  Buffer waiting_x_;       // pinned: x on its way to experts elsewhere, of others
 };
 
 }  // namespace celer
