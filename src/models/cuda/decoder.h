@@ -52,8 +52,8 @@ struct CudaDecoderOptions {
   StepLaunch launch = StepLaunch::kFused;
   KvBudget kv_budget = {};  // its context is the one above
   int64_t memory = 0;       // of the GPU, that this decoder and its keys and values may take; 0: what is free
-  // Experts that run elsewhere (set_experts): of the first so many of its layers. Their weights are not uploaded.
-  int64_t experts_elsewhere = 0;
+  // Of which of its layers the experts run elsewhere (set_experts); empty: of none. Their weights are not uploaded.
+  std::vector<bool> experts_elsewhere = {};
   CudaRankOptions ranks = {};
   int64_t lora_memory = 0;  // bytes for adapters; 0: sequences have none
 };

@@ -459,7 +459,7 @@ Status CudaDecoder::Impl::LaunchGraph(const DecodeGraphs::Kind& kind, FunctionRe
   const Status launched = graphs.Launch(kind, *stream, queue);
   forward->set_queued(false);
   CELER_RETURN_IF_ERROR(launched);
-  return options.experts_elsewhere > 0 ? forward->AnswerExperts(kind.sequences) : Status();
+  return !options.experts_elsewhere.empty() ? forward->AnswerExperts(kind.sequences) : Status();
 }
 
 Status CudaDecoder::Forward(const RaggedBatch& batch, std::span<const int32_t> slots, Lora lora) {
@@ -578,7 +578,7 @@ Status CudaDecoder::Decode(const RaggedBatch& batch, Choose choose, std::span<co
   d.last_rows = count;
   CELER_ASSIGN(const GpuTurns::Turn turn, d.TakeTurn());
   const auto queue = [&] { return d.QueueDecode(strategy, rows, sampled, /*captured=*/true); };
-  const bool hosted = d.options.experts_elsewhere > 0;
+  const bool hosted = !d.options.experts_elsewhere.empty();
   if (d.marks.on() && !hosted)  // a graph of its own, with the events inside
     CELER_RETURN_IF_ERROR(DecodeGraphs::LaunchOnce(*d.stream, queue));
   // Larger steps take so long that the host is ahead of them without a graph.
@@ -661,7 +661,7 @@ const std::string& CudaDecoder::device_name() const {
   return impl_->device_name;
 }
 bool CudaDecoder::needs_host() const {
-  return !impl_->embeds || impl_->options.experts_elsewhere > 0;
+  return !impl_->embeds || !impl_->options.experts_elsewhere.empty();
 }
 int CudaDecoder::device() const {
   return impl_->options.device;

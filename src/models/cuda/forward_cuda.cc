@@ -20,7 +20,7 @@ CudaForward::CudaForward(CudaOperators& op)
     : op_(op), fused_(op), matvec_(op), wgmma_(op), joined_(op), general_(op) {}
 
 Status CudaForward::Make(int device, std::optional<cuda::Gemm> gemm) {
-  if (op_.model.experts_elsewhere > 0)
+  if (!op_.model.experts_elsewhere.empty())
     CELER_RETURN_IF_ERROR(crossing_.Make(
         device, std::min<int64_t>(op_.shape.sequences, DecodeGraphs::kMaxSequences) * op_.config().hidden));
   if (!gemm) return {};
@@ -178,7 +178,7 @@ void CudaForward::Layers(LayerStrategy& by, int count) {
 }
 
 int64_t CudaForward::max_queued() const {
-  return op_.model.experts_elsewhere > 0 ? crossing_.floats() / op_.config().hidden : op_.shape.max_tokens;
+  return !op_.model.experts_elsewhere.empty() ? crossing_.floats() / op_.config().hidden : op_.shape.max_tokens;
 }
 
 // The GPU waits for every answer, so all are given, whatever became of those in front.

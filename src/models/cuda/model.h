@@ -86,7 +86,8 @@ struct CudaModel {
   bool general = false;           // !HasPlainLayers of the file's configuration
   float residual_scale = 1;       // the file's
   float branch_eps = 0;           // of all other norms, such as those of queries and keys
-  int64_t experts_elsewhere = 0;  // of how many layers, the first ones
+  std::vector<bool> experts_elsewhere;  // of which layers; empty: of none
+  bool ExpertsElsewhere(size_t layer) const { return !experts_elsewhere.empty() && experts_elsewhere[layer]; }
   std::optional<cuda::DeviceWeights> weights;
   DeviceMatrix embedding, head;  // none where other devices have the first layers, or the last
   DeviceMatrix positions;        // learned ones
@@ -101,7 +102,7 @@ struct CudaModel {
   static Status CheckMoe(const DecoderConfig& config);
   // What the matrices will take in `store`.
   static int64_t PlannedBytes(const Model& host, const cuda::DeviceWeights& store,
-                              int64_t experts_elsewhere = 0);
+                              const std::vector<bool>& experts_elsewhere = {});
   // Of one of its layers, and of the experts among that.
   struct LayerBytes {
     int64_t all = 0, experts = 0;

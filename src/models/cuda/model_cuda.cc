@@ -84,7 +84,7 @@ void CudaModel::Configure(const DecoderConfig& of_file) {
 }
 
 int64_t CudaModel::PlannedBytes(const Model& host, const cuda::DeviceWeights& store,
-                                int64_t experts_elsewhere) {
+                                const std::vector<bool>& experts_elsewhere) {
   const DecoderWeights& w = host.weights();
   const auto planned = [&](const WeightView& view, Role role) {
     return view ? cuda::DeviceWeights::PlannedBytes(store.PlanMatrix(view, role)) : 0;
@@ -94,7 +94,7 @@ int64_t CudaModel::PlannedBytes(const Model& host, const cuda::DeviceWeights& st
   bytes += planned(w.positions, Role::kTable);
   for (size_t i = 0; i < w.layers.size(); ++i) {
     const LayerBytes layer = PlannedLayer(host, w.layers[i], store);
-    bytes += layer.all - (static_cast<int64_t>(i) < experts_elsewhere ? layer.experts : 0);
+    bytes += layer.all - (!experts_elsewhere.empty() && experts_elsewhere[i] ? layer.experts : 0);
   }
   return bytes;
 }
@@ -191,7 +191,7 @@ Status CudaModel::Load(const Model& host) {
     DeviceLayer d;
     CELER_RETURN_IF_ERROR(c.IsLatent() ? UploadLatent(l, &d) : UploadAttention(l, i, &d));
     CELER_RETURN_IF_ERROR(UploadRecurrent(l, &d));
-    if (l.router && i < experts_elsewhere) {
+    if (l.router && ExpertsElsewhere(static_cast<size_t>(i))) {
       d.experts_elsewhere = true;
     } else if (l.router) {
       CELER_RETURN_IF_ERROR(UploadExperts(l, &d));

@@ -1,6 +1,7 @@
 #include "engine/runners/place/make_placed.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -45,6 +46,7 @@ Result<std::vector<Device>> DevicesOf(const EngineOptions& options, const Device
   }
   if (devices.empty()) devices.push_back(device);
   const bool any_gpu =
+      !options.placement.place.empty() ||  // which says itself where the layers are
       std::any_of(devices.begin(), devices.end(), [](const Device& d) { return !d.is_cpu(); });
   const PlacementOptions& asked = options.placement;
   if (!any_gpu && (asked.gpu_layers || asked.gpu_memory > 0 || asked.cpu_experts))
@@ -99,7 +101,7 @@ struct Loaded {
   CudaDecoderOptions options = {};
   std::unique_ptr<CudaDecoder> decoder;
 #endif
-  std::unique_ptr<CpuExperts> experts;
+  std::vector<std::unique_ptr<CpuExperts>> experts;  // of layers that follow each other, each
   int64_t block_bytes = 0;
   int64_t blocks = 0;  // that there is room for
 };
@@ -124,12 +126,12 @@ class Maker {
     for (size_t i = 0; i + 1 < loaded_.size(); ++i) {
       CELER_ASSIGN(std::unique_ptr<Stage> stage, MakeStage(&loaded_[i], i == 0, blocks, host_blocks));
       stages.push_back(std::move(stage));
-      if (loaded_[i].experts) experts.push_back(std::move(loaded_[i].experts));
+      std::ranges::move(loaded_[i].experts, std::back_inserter(experts));
     }
     Loaded last = std::move(loaded_.back());
     auto runner = std::make_unique<PlacedRunner>(config_, pool_, std::move(stages));
     CELER_ASSIGN(std::unique_ptr<Runner> with_head, MakeLast(&last, *runner, blocks, host_blocks));
-    if (last.experts) experts.push_back(std::move(last.experts));
+    std::ranges::move(last.experts, std::back_inserter(experts));
     runner->set_last(std::move(with_head), KvBytesPerToken(config_, FormatOf(options_.kv)),
                      std::move(experts));
     return std::unique_ptr<Runner>(std::move(runner));
@@ -192,17 +194,41 @@ class Maker {
     loaded.options = cuda;
     CELER_ASSIGN(loaded.decoder, CudaDecoder::Make(host, cuda));
     loaded.blocks = loaded.decoder->plan().kv_blocks;
-    if (stage.cpu_experts > 0) {
-      CELER_RETURN_IF_ERROR(CheckRunsOnCpu(options_));
-      CELER_ASSIGN(loaded.experts,
-                   CpuExperts::Load(options_, {stage.layers.first, stage.cpu_experts}, *pool_));
-      loaded.decoder->set_experts(
-          [experts = loaded.experts.get()](int64_t layer, float* x, int64_t tokens) -> Status {
-            experts->Add(layer, x, tokens);
-            return {};
-          });
-    }
+    CELER_RETURN_IF_ERROR(LoadExperts(stage, &loaded));
     loaded_.push_back(std::move(loaded));
+    return {};
+  }
+
+  // Those of a GPU's layers that are on the CPU.
+  Status LoadExperts(const Placement::Stage& stage, Loaded* loaded) {
+    const std::vector<bool>& on_cpu = stage.cpu_experts;
+    if (on_cpu.empty()) return {};
+    CELER_RETURN_IF_ERROR(CheckRunsOnCpu(options_));
+    struct Place {
+      CpuExperts* experts = nullptr;
+      int64_t layer = 0;  // of them
+    };
+    std::vector<Place> places(on_cpu.size());
+    for (size_t first = 0; first < on_cpu.size();) {
+      const auto end = static_cast<size_t>(
+          std::find(on_cpu.begin() + static_cast<ptrdiff_t>(first), on_cpu.end(), !on_cpu[first]) -
+          on_cpu.begin());
+      if (on_cpu[first]) {
+        const auto count = static_cast<int64_t>(end - first);
+        CELER_ASSIGN(std::unique_ptr<CpuExperts> some,
+                     CpuExperts::Load(
+                         options_, {stage.layers.first + static_cast<int64_t>(first), count}, *pool_));
+        for (size_t i = first; i < end; ++i) places[i] = {some.get(), static_cast<int64_t>(i - first)};
+        loaded->experts.push_back(std::move(some));
+      }
+      first = end;
+    }
+    loaded->decoder->set_experts(
+        [places = std::move(places)](int64_t layer, float* x, int64_t tokens) -> Status {
+          const Place& place = places[static_cast<size_t>(layer)];
+          place.experts->Add(place.layer, x, tokens);
+          return {};
+        });
     return {};
   }
 #else
@@ -267,7 +293,28 @@ class Maker {
 
 }  // namespace
 
-Result<Placement> PlanFor(const EngineOptions& options, const Device& device, ThreadPool& pool) {
+// What the patterns of the options find in the model.
+Result<PlacedTensors> PlacedOf(const EngineOptions& options, const Device& rest, const Model& host) {
+  const std::vector<PlacePattern>& patterns = options.placement.place;
+  if (patterns.empty()) return PlacedTensors();
+  std::vector<Device> devices;
+  for (const PlacePattern& each : patterns) {
+    CELER_ASSIGN(const Device device, FindDevice(each.device));
+    devices.push_back(device);
+  }
+  const DecoderWeights& w = host.weights();
+  PlaceQuery query{.patterns = patterns,
+                   .devices = devices,
+                   .rest = rest,
+                   .layers = {},
+                   .embedding = std::string(w.embedding.name),
+                   .head = std::string(w.head.name)};
+  for (const LayerWeights& layer : w.layers) query.layers.push_back(TensorsOf(layer));
+  return PlaceByPatterns(query);
+}
+
+Result<Placement> PlanFor(const EngineOptions& asked, const Device& device, ThreadPool& pool) {
+  EngineOptions options = asked;
   if (options.model.starts_with(kRandomModel))
     return Error::Unsupported(options.model,
                               ": made-up weights are on one GPU; write a file with celer synth instead");
@@ -275,8 +322,10 @@ Result<Placement> PlanFor(const EngineOptions& options, const Device& device, Th
     return Error::Unsupported(
         "`speculation` mtp does not run with layers on several devices; use lookup or a draft "
         "model");
-  CELER_ASSIGN(const std::vector<Device> devices, DevicesOf(options, device));
   CELER_ASSIGN(const Model host, Model::Load(options.model, {.pack = false, .keep_fp8 = true}, pool));
+  CELER_ASSIGN(const PlacedTensors placed, PlacedOf(options, device, host));
+  CELER_ASSIGN(options.placement, WithPlacedLayers(options.placement, placed));
+  CELER_ASSIGN(const std::vector<Device> devices, DevicesOf(options, device));
   const DecoderConfig& config = host.config();
   CELER_RETURN_IF_ERROR(CheckLayersPart(config));
   CELER_ASSIGN(const int64_t context, ContextFor(options, config));
@@ -287,7 +336,7 @@ Result<Placement> PlanFor(const EngineOptions& options, const Device& device, Th
   for (int64_t i = 0; i < config.layers; ++i)
     facts.layers.push_back({.kv_block = KvBlockBytes(SliceLayers(config, {.first = i, .count = 1}), kv)});
   CELER_RETURN_IF_ERROR(MeasureGpus(options, devices, host, &facts));
-  CELER_ASSIGN(Placement placement, PlanPlacement(options.placement, facts));
+  CELER_ASSIGN(Placement placement, PlanPlacement(options.placement, facts, placed));
   log::Info("{}", placement.ToString(facts));
   return placement;
 }

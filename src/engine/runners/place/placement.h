@@ -9,6 +9,7 @@
 #include "base/device.h"
 #include "base/result.h"
 #include "celer/options.h"
+#include "engine/runners/place/place_patterns.h"
 #include "models/config/layer_range.h"
 
 namespace celer {
@@ -37,20 +38,24 @@ struct Placement {
   struct Stage {
     Device device;
     LayerRange layers;
-    int64_t cpu_experts = 0;  // of how many of its layers, the first ones, the experts are on the CPU
+    std::vector<bool> cpu_experts = {};  // of which of its layers the experts are on the CPU; empty: of none
     int64_t weights = 0;      // bytes on a GPU; 0 on the CPU, which reads the mapped file
     int64_t kv = 0;           // for PlacementFacts::kv_blocks
     int64_t memory = 0;       // that may be taken there, as PlacementFacts::Gpu::memory
   };
   std::vector<Stage> stages;
 
-  bool alone() const { return stages.size() == 1 && stages[0].cpu_experts == 0; }
+  bool alone() const { return stages.size() == 1 && stages[0].cpu_experts.empty(); }
   // "layers 0 to 19 on cpu; 20 to 31 and the head on cuda:0: weights 1.62 GiB, KV 64.0 MiB of 3.42 GiB"
   std::string ToString(const PlacementFacts& facts) const;
 };
 
-// An error names what fits instead.
-Result<Placement> PlanPlacement(const PlacementOptions& asked, const PlacementFacts& facts);
+// An error names what fits instead. `placed`: what patterns have found; its layers' devices are those of `asked` then, in the
+// order of facts.gpus.
+Result<Placement> PlanPlacement(const PlacementOptions& asked, const PlacementFacts& facts,
+                                const PlacedTensors& placed = {});
+// Layers that patterns have placed, as devices of the options and how many layers each of them has.
+Result<PlacementOptions> WithPlacedLayers(PlacementOptions asked, const PlacedTensors& placed);
 
 // `parts` whole numbers near `total` times these shares, which add up to it; at least one each.
 std::vector<int64_t> Portions(int64_t total, const std::vector<double>& shares);
