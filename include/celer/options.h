@@ -157,8 +157,9 @@ struct PlacePattern {
 };
 
 struct PlacementOptions {
-  static constexpr int64_t kAuto = -1;  // of gpu_layers: as many as fit; of stream_prompts: where it is faster
-  static constexpr int64_t kAll = -1;   // of cpu_experts
+  static constexpr int64_t kAuto =
+      -1;                              // of gpu_layers: as many as fit; of stream_prompts: where it is faster
+  static constexpr int64_t kAll = -1;  // of cpu_experts
 
   // Devices that share the layers, in order: the first one has the first layers. Empty: EngineOptions::device.
   std::vector<DeviceOptions> devices = {};

@@ -185,13 +185,16 @@ Device DeviceOf(const Engine::Info& info) {
 Result<Machine> MachineOf(const Engine::Info& info, bool allow_measure) {
   if (info.parts.empty()) return LoadOrMeasureThisMachine(allow_measure, DeviceOf(info), info.threads);
   std::vector<MachineShare> shares;
+  double crossing = 0;  // seconds of one
   for (const Engine::Info::Part& part : info.parts) {
     CELER_ASSIGN(Machine machine,
                  LoadOrMeasureThisMachine(allow_measure, DeviceNamed(part.device), info.threads));
+    if (!DeviceNamed(part.device).is_cpu()) crossing = CrossingSeconds(machine);
     shares.push_back({std::move(machine),
                       static_cast<double>(part.weight_bytes) / static_cast<double>(info.weight_bytes)});
   }
-  return TakingTurns(shares);
+  return TakingTurns(shares,
+                     static_cast<double>(info.crossings) * crossing / static_cast<double>(info.weight_bytes));
 }
 
 }  // namespace celer::cli

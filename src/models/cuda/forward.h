@@ -32,6 +32,14 @@ class CudaForward {
   // for experts that are elsewhere. Of up to so many tokens.
   void set_queued(bool queued) { queued_ = queued; }
   int64_t max_queued() const;
+  // Experts that are elsewhere can come here (CudaModel::fed), and do in passes that are run while `feeds` is set.
+  void set_feed(cuda::WeightFeed* feed) { feed_ = feed; }
+  void set_feeds(bool feeds) { feeds_ = feeds; }
+  // Called in front of every layer, and behind it.
+  struct Around {
+    std::function<Status(int64_t layer)> before, after;
+  };
+  void set_around(Around around) { around_ = std::move(around); }
   // Of a queued pass, which is launched: the host's part.
   Status AnswerExperts(int count);
 
@@ -41,6 +49,8 @@ class CudaForward {
 
   // A batch with logits for the tokens that were asked for. `strategy` is one that fits. Without an embedding x is there.
   void Run(ForwardStrategy strategy, int count, int rows);
+  // Of a model without a head: what the last layer leaves stays in x.
+  void RunLayers(ForwardStrategy strategy, int count) { EmbedAndLayers(strategy, count); }
   // A decode step, all of whose tokens have logits. With `choice` it may choose the most likely tokens
   // itself; returns whether it did.
   bool RunStep(ForwardStrategy strategy, int count, const cuda::GreedyTarget* choice);
@@ -51,6 +61,7 @@ class CudaForward {
   void Embed(int count, uint32_t* step = nullptr);
   void Layers(LayerStrategy& by, int count);
   void Watch(int64_t layer, int count);
+  void RunMoe(const DeviceLayer& w, int64_t layer, int count);
   void ExpertsElsewhere(int64_t layer, int count);
   Status RunExperts(int64_t layer, float* x, int64_t count) const;
   LayerStrategy& Layerwise(ForwardStrategy strategy);
@@ -65,7 +76,9 @@ class CudaForward {
   std::unique_ptr<CodesStrategy> codes_;
   LayerWatch watch_;
   Experts experts_;
-  bool queued_ = false;
+  bool queued_ = false, feeds_ = false;
+  cuda::WeightFeed* feed_ = nullptr;  // of experts
+  Around around_;
   CudaCrossing crossing_;  // of queued passes
   Buffer waiting_x_;       // pinned: x on its way to experts elsewhere, of others
 };

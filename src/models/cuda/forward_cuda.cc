@@ -150,8 +150,10 @@ void CudaForward::Layers(LayerStrategy& by, int count) {
   const cuda::DeviceBatch batch = op_.batch_state.OnDevice(count);
   by.Begin();
   Watch(-1, count);
+  if (feeds_) op_.Check(feed_->Begin());
   for (int64_t i = 0; i < op_.config().layers; ++i) {
     const DeviceLayer& w = op_.model.layers[static_cast<size_t>(i)];
+    if (around_.before) op_.Check(around_.before(i));
     const bool recurrent = op_.config().IsRecurrent(i);
     op_.marks.Mark(recurrent ? Op::kRecurrent : Op::kQkv);
     by.Qkv(w, batch, i);
@@ -165,7 +167,7 @@ void CudaForward::Layers(LayerStrategy& by, int count) {
     if (!parallel) output();
     if (w.sparse()) {
       op_.marks.Mark(Op::kMoe);
-      w.experts_elsewhere ? ExpertsElsewhere(i, count) : op_.Moe(w, count);
+      RunMoe(w, i, count);
     } else {
       op_.marks.Mark(Op::kGateUp);
       by.GateUp(w, batch, i);
@@ -173,12 +175,22 @@ void CudaForward::Layers(LayerStrategy& by, int count) {
       op_.marks.Mark(Op::kDown);
       by.Down(w, batch, i);
     }
+    if (around_.after) op_.Check(around_.after(i));
     Watch(i, count);
   }
 }
 
+void CudaForward::RunMoe(const DeviceLayer& w, int64_t layer, int count) {
+  if (!w.experts_elsewhere) return op_.Moe(w, count);
+  if (!feeds_) return ExpertsElsewhere(layer, count);
+  op_.Check(feed_->Arrive(op_.stream));
+  op_.Moe(op_.model.fed[static_cast<size_t>(layer)], count);
+  op_.Check(feed_->Leave(op_.stream));
+}
+
 int64_t CudaForward::max_queued() const {
-  return !op_.model.experts_elsewhere.empty() ? crossing_.floats() / op_.config().hidden : op_.shape.max_tokens;
+  return !op_.model.experts_elsewhere.empty() ? crossing_.floats() / op_.config().hidden
+                                              : op_.shape.max_tokens;
 }
 
 // The GPU waits for every answer, so all are given, whatever became of those in front.

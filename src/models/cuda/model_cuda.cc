@@ -189,28 +189,33 @@ Status CudaModel::Load(const Model& host) {
   for (int64_t i = 0; i < c.layers; ++i) {
     const LayerWeights& l = w.layers[static_cast<size_t>(i)];
     DeviceLayer d;
-    CELER_RETURN_IF_ERROR(c.IsLatent() ? UploadLatent(l, &d) : UploadAttention(l, i, &d));
-    CELER_RETURN_IF_ERROR(UploadRecurrent(l, &d));
-    if (l.router && ExpertsElsewhere(static_cast<size_t>(i))) {
-      d.experts_elsewhere = true;
-    } else if (l.router) {
-      CELER_RETURN_IF_ERROR(UploadExperts(l, &d));
-    } else {
-      CELER_RETURN_IF_ERROR(UploadFfn(l, &d));
-    }
-    const auto norm_of = [&](const float* from, const float** to) -> Status {
-      CELER_ASSIGN(*to, vector(from, c.hidden));
-      return {};
-    };
-    CELER_RETURN_IF_ERROR(norm_of(l.attention_norm, &d.attention_norm));
-    CELER_RETURN_IF_ERROR(norm_of(l.attention_norm_bias, &d.attention_norm_bias));
-    CELER_RETURN_IF_ERROR(norm_of(l.attention_post_norm, &d.attention_post_norm));
-    CELER_RETURN_IF_ERROR(norm_of(l.ffn_norm, &d.ffn_norm));
-    CELER_RETURN_IF_ERROR(norm_of(l.ffn_norm_bias, &d.ffn_norm_bias));
-    CELER_RETURN_IF_ERROR(norm_of(l.ffn_post_norm, &d.ffn_post_norm));
+    CELER_RETURN_IF_ERROR(UploadLayer(l, i, &d));
     layers.push_back(d);
   }
   return weights->Finish();
+}
+
+Status CudaModel::UploadLayer(const LayerWeights& l, int64_t i, DeviceLayer* d) {
+  const DecoderConfig& c = config;
+  CELER_RETURN_IF_ERROR(c.IsLatent() ? UploadLatent(l, d) : UploadAttention(l, i, d));
+  CELER_RETURN_IF_ERROR(UploadRecurrent(l, d));
+  if (l.router && ExpertsElsewhere(static_cast<size_t>(i))) {
+    d->experts_elsewhere = true;
+  } else if (l.router) {
+    CELER_RETURN_IF_ERROR(UploadExperts(l, d));
+  } else {
+    CELER_RETURN_IF_ERROR(UploadFfn(l, d));
+  }
+  const auto norm_of = [&](const float* from, const float** to) -> Status {
+    CELER_ASSIGN(*to, weights->UploadVector(from, c.hidden));
+    return {};
+  };
+  CELER_RETURN_IF_ERROR(norm_of(l.attention_norm, &d->attention_norm));
+  CELER_RETURN_IF_ERROR(norm_of(l.attention_norm_bias, &d->attention_norm_bias));
+  CELER_RETURN_IF_ERROR(norm_of(l.attention_post_norm, &d->attention_post_norm));
+  CELER_RETURN_IF_ERROR(norm_of(l.ffn_norm, &d->ffn_norm));
+  CELER_RETURN_IF_ERROR(norm_of(l.ffn_norm_bias, &d->ffn_norm_bias));
+  return norm_of(l.ffn_post_norm, &d->ffn_post_norm);
 }
 
 Result<const float*> CudaModel::UploadUnscaled(const float* values, int64_t n) {

@@ -16,14 +16,18 @@
 #include "engine/runners/make_runner.h"
 #include "engine/runners/place/cpu_experts.h"
 #include "engine/runners/place/cpu_stage.h"
+#include "engine/runners/place/front_kv.h"
 #include "engine/runners/place/placed_runner.h"
 #include "engine/runners/runner_options.h"
+#include "limits/measured_machine.h"
 #include "models/config/layer_range.h"
+#include "models/config/plain_layers.h"
 
 #if CELER_WITH_CUDA
 #include "engine/runners/cuda_options.h"
 #include "engine/runners/cuda_runner.h"
 #include "engine/runners/place/cuda_stage.h"
+#include "models/cuda/model.h"
 #endif
 
 namespace celer {
@@ -79,6 +83,8 @@ Status MeasureGpus(const EngineOptions& options, const std::vector<Device>& devi
     facts->gpus.push_back({.index = device.index,
                            .room = each - measure.fixed,
                            .memory = times > 1 ? each : options.placement.gpu_memory});
+    facts->fed_layers = measure.fed_layers;
+    facts->fed_experts = measure.fed_experts;
     facts->embedding = measure.embedding;
     facts->head = measure.head;
     for (size_t i = 0; i < measure.layers.size(); ++i) {
@@ -93,6 +99,15 @@ Status MeasureGpus(const EngineOptions&, const std::vector<Device>&, const Model
   return {};
 }
 #endif
+
+// Layers in front of a GPU's that it computes itself for long prompts.
+struct Front {
+  Front(Model model, std::vector<std::vector<int32_t>> key_order, ThreadPool& pool)
+      : host(std::move(model)), kv(std::move(key_order), pool) {}
+  const Model host;
+  FrontKv kv;
+  CpuStage* stage = nullptr;
+};
 
 // A stage with its weights, before the pool of blocks, which is the same size everywhere.
 struct Loaded {
@@ -125,11 +140,16 @@ class Maker {
     std::vector<std::unique_ptr<CpuExperts>> experts;
     for (size_t i = 0; i + 1 < loaded_.size(); ++i) {
       CELER_ASSIGN(std::unique_ptr<Stage> stage, MakeStage(&loaded_[i], i == 0, blocks, host_blocks));
+      if (front_ && i == 0) {
+        front_->stage = static_cast<CpuStage*>(stage.get());
+        front_->kv.set_layers(front_->stage->kv());
+      }
       stages.push_back(std::move(stage));
       std::ranges::move(loaded_[i].experts, std::back_inserter(experts));
     }
     Loaded last = std::move(loaded_.back());
     auto runner = std::make_unique<PlacedRunner>(config_, pool_, std::move(stages));
+    for (std::shared_ptr<const void>& each : kept_) runner->Keep(std::move(each));
     CELER_ASSIGN(std::unique_ptr<Runner> with_head, MakeLast(&last, *runner, blocks, host_blocks));
     std::ranges::move(last.experts, std::back_inserter(experts));
     runner->set_last(std::move(with_head), KvBytesPerToken(config_, FormatOf(options_.kv)),
@@ -181,21 +201,63 @@ class Maker {
 #if CELER_WITH_CUDA
   Status LoadGpu(const Placement::Stage& stage) {
     const bool whole = placement_.stages.size() == 1;
-    CELER_ASSIGN(const Model host,
+    CELER_ASSIGN(Model loaded_host,
                  Model::Load(options_.model,
                              {.pack = false, .keep_fp8 = true, .layers = whole ? LayerRange() : stage.layers},
                              *pool_));
+    const auto shared_host = std::make_shared<const Model>(std::move(loaded_host));
+    const Model& host = *shared_host;
     CELER_RETURN_IF_ERROR(SetConfig(host));
     CELER_ASSIGN(CudaDecoderOptions cuda, DecoderOptions(options_, config_, stage.device.index));
     cuda.kv_budget = BudgetOf(host.config());
     cuda.experts_elsewhere = stage.cpu_experts;
     cuda.memory = stage.memory;
+    if (placement_.stream_from > 0) {
+      cuda.feed_pool = pool_.get();
+      if (!stage.cpu_experts.empty()) {
+        cuda.feed_experts_from = placement_.stream_from;
+        kept_.push_back(shared_host);
+      }
+      if (!whole && placement_.stages[0].device.is_cpu()) CELER_RETURN_IF_ERROR(MakeFront(&cuda));
+    }
     Loaded loaded;
     loaded.options = cuda;
-    CELER_ASSIGN(loaded.decoder, CudaDecoder::Make(host, cuda));
+    CELER_ASSIGN(loaded.decoder, MakeDecoder(host, &loaded.options));
     loaded.blocks = loaded.decoder->plan().kv_blocks;
     CELER_RETURN_IF_ERROR(LoadExperts(stage, &loaded));
     loaded_.push_back(std::move(loaded));
+    return {};
+  }
+
+  // Without layers in front that cannot be there, unless that was asked for.
+  Result<std::unique_ptr<CudaDecoder>> MakeDecoder(const Model& host, CudaDecoderOptions* cuda) const {
+    auto made = CudaDecoder::Make(host, *cuda);
+    if (made || !cuda->front.host || made.error().code() != Error::Code::kUnsupported ||
+        options_.placement.stream_prompts != PlacementOptions::kAuto)
+      return made;
+    log::Info("{}; prompts of layers on the CPU are computed there", made.error().message());
+    cuda->front = {};
+    return CudaDecoder::Make(host, *cuda);
+  }
+
+  Status MakeFront(CudaDecoderOptions* cuda) {
+    CELER_ASSIGN(
+        Model model,
+        Model::Load(options_.model, {.pack = false, .keep_fp8 = true, .layers = placement_.stages[0].layers},
+                    *pool_));
+    std::vector<std::vector<int32_t>> key_order;
+    for (int64_t i = 0; i < model.config().layers; ++i)
+      key_order.push_back(
+          HeadRowOrder(model.config(), {.part = LoraPart::kK, .layer = i}, model.config().head_dim));
+    front_ = std::make_shared<Front>(std::move(model), std::move(key_order), *pool_);
+    kept_.push_back(front_);
+    cuda->front = {.host = &front_->host,
+                   .kv = &front_->kv,
+                   .min_tokens = placement_.stream_from,
+                   .embed = [front = front_.get()](const RaggedBatch& batch, float* x) -> Status {
+                     front->stage->Embed(batch, x);
+                     return {};
+                   }};
     return {};
   }
 
@@ -215,9 +277,9 @@ class Maker {
           on_cpu.begin());
       if (on_cpu[first]) {
         const auto count = static_cast<int64_t>(end - first);
-        CELER_ASSIGN(std::unique_ptr<CpuExperts> some,
-                     CpuExperts::Load(
-                         options_, {stage.layers.first + static_cast<int64_t>(first), count}, *pool_));
+        CELER_ASSIGN(
+            std::unique_ptr<CpuExperts> some,
+            CpuExperts::Load(options_, {stage.layers.first + static_cast<int64_t>(first), count}, *pool_));
         for (size_t i = first; i < end; ++i) places[i] = {some.get(), static_cast<int64_t>(i - first)};
         loaded->experts.push_back(std::move(some));
       }
@@ -289,9 +351,9 @@ class Maker {
   DecoderConfig config_;
   int64_t context_ = 0;
   std::vector<Loaded> loaded_;
+  std::shared_ptr<Front> front_;
+  std::vector<std::shared_ptr<const void>> kept_;
 };
-
-}  // namespace
 
 // What the patterns of the options find in the model.
 Result<PlacedTensors> PlacedOf(const EngineOptions& options, const Device& rest, const Model& host) {
@@ -312,6 +374,59 @@ Result<PlacedTensors> PlacedOf(const EngineOptions& options, const Device& rest,
   for (const LayerWeights& layer : w.layers) query.layers.push_back(TensorsOf(layer));
   return PlaceByPatterns(query);
 }
+
+// Whether the GPU behind them computes layers of the CPU with the same kernels, and has keys and values of the same kind.
+bool StreamableLayers(const EngineOptions& options, const DecoderConfig& config, const Placement& placement) {
+  const KvType kv = options.kv;
+  if (placement.stages.size() != 2 || config.IsLatent() || options.activations != Activations::k16Bit ||
+      (kv != KvType::kF16 && kv != KvType::kBf16))
+    return false;
+  return HasPlainLayers(SliceLayers(config, placement.stages[0].layers)) ==
+         HasPlainLayers(SliceLayers(config, placement.stages[1].layers));
+}
+
+int64_t Weights(const ExpertWeights& expert) {
+  int64_t count = 0;
+  for (const WeightView* w : {&expert.gate, &expert.up, &expert.down}) count += w->rows * w->cols;
+  return count;
+}
+
+// As measured, or what is usual where nothing was.
+StreamSpeeds SpeedsOf(const Placement& placement, const PlacementFacts& facts, const Model& host,
+                      int threads) {
+  constexpr double kBus = 20e9, kFlopsOfThread = 40e9;
+  constexpr double kReached = 0.5;  // of the CPU's peak, by products
+  StreamSpeeds speeds{.host_bytes_per_s = kBus, .cpu_flops = kFlopsOfThread * threads};
+  const auto add = [&](const LayerWeights& l, bool whole) {
+    for (const WeightView* w : {&l.q, &l.k, &l.v, &l.o})
+      if (whole) speeds.macs += static_cast<double>(w->rows * w->cols);
+    if (whole) speeds.macs += static_cast<double>(Weights(l.dense));
+    speeds.macs += static_cast<double>(Weights(l.shared));
+    if (!l.experts.empty())
+      speeds.macs += static_cast<double>(Weights(l.experts[0]) * host.config().moe.experts_per_token);
+  };
+  for (const Placement::Stage& stage : placement.stages)
+    for (int64_t i = stage.layers.first; i < stage.layers.end(); ++i) {
+      const auto at = static_cast<size_t>(i), of_stage = static_cast<size_t>(i - stage.layers.first);
+      const bool whole = stage.device.is_cpu();
+      if (!whole && (stage.cpu_experts.empty() || !stage.cpu_experts[of_stage])) continue;
+      add(host.weights().layers[at], whole);
+      speeds.sent_bytes += static_cast<double>(whole ? facts.layers[at].weights : facts.layers[at].experts);
+    }
+  for (const PlacementFacts::Gpu& gpu : facts.gpus)
+    if (const auto machine = LoadOrMeasureThisMachine(false, Device::Cuda(gpu.index));
+        machine && machine->host_bytes_per_s > 0)
+      speeds.host_bytes_per_s = machine->host_bytes_per_s;
+  if (const auto machine = LoadOrMeasureThisMachine(false, Device::Cpu(), threads)) {
+    double most = 0;
+    for (const auto& peak : machine->flops) most = std::max(most, peak.second);
+    if (most > 0) speeds.cpu_flops = most * kReached;
+  }
+  if (speeds.macs == 0) speeds.macs = 1;
+  return speeds;
+}
+
+}  // namespace
 
 Result<Placement> PlanFor(const EngineOptions& asked, const Device& device, ThreadPool& pool) {
   EngineOptions options = asked;
@@ -337,6 +452,11 @@ Result<Placement> PlanFor(const EngineOptions& asked, const Device& device, Thre
     facts.layers.push_back({.kv_block = KvBlockBytes(SliceLayers(config, {.first = i, .count = 1}), kv)});
   CELER_RETURN_IF_ERROR(MeasureGpus(options, devices, host, &facts));
   CELER_ASSIGN(Placement placement, PlanPlacement(options.placement, facts, placed));
+  if (!StreamableLayers(options, config, placement)) facts.fed_layers = 0;
+  const int64_t from = options.placement.stream_prompts > 0
+                           ? options.placement.stream_prompts
+                           : StreamFrom(SpeedsOf(placement, facts, host, pool.size()));
+  CELER_ASSIGN(placement, WithStreaming(placement, options.placement, facts, placed, from, options.chunk));
   log::Info("{}", placement.ToString(facts));
   return placement;
 }

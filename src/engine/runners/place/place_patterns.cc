@@ -41,8 +41,8 @@ class Finder {
       const auto where = [](const std::optional<Device>& on) {
         return on ? "on " + on->ToString() : std::string("not placed");
       };
-      return Error::Unsupported("`place`: '", names[0], "' would be ", where(device), " and '", names[n], "' ",
-                                where(here), "; ", kWhatCan);
+      return Error::Unsupported("`place`: '", names[0], "' would be ", where(device), " and '", names[n],
+                                "' ", where(here), "; ", kWhatCan);
     }
     return device;
   }
@@ -66,9 +66,9 @@ Error NothingFound(const PlaceQuery& query, const Finder& finder, size_t pattern
   const std::string& text = query.patterns[pattern].pattern;
   for (const std::string* name : {&query.embedding, &query.head})
     if (finder.Finds(pattern, *name))
-      return Error::Unsupported("`place` '", text, "' finds '", *name,
-                                "': the embedding is with the first layer, and the output head with the last; ",
-                                kWhatCan);
+      return Error::Unsupported(
+          "`place` '", text, "' finds '", *name,
+          "': the embedding is with the first layer, and the output head with the last; ", kWhatCan);
   bool shadowed = false;
   for (const LayerTensors& layer : query.layers)
     for (const auto* names : {&layer.own, &layer.experts, &layer.beside_experts})

@@ -21,8 +21,9 @@ struct LayerTensors {
 LayerTensors TensorsOf(const LayerWeights& layer);
 
 struct PlacedTensors {
-  std::vector<Device> layers;     // of each layer; empty if no pattern places one
-  std::vector<bool> cpu_experts;  // of each layer that is on a GPU, whether its experts are on the CPU; empty if none is
+  std::vector<Device> layers;  // of each layer; empty if no pattern places one
+  std::vector<bool>
+      cpu_experts;  // of each layer that is on a GPU, whether its experts are on the CPU; empty if none is
 };
 
 struct PlaceQuery {

@@ -93,7 +93,8 @@ std::optional<size_t> TooLarge(const Placement& placement, const PlacementFacts&
 }
 
 // As many layers as fit.
-int64_t MostLayers(const PlacementFacts& facts, const CpuExpertLayers& experts, const std::vector<double>& split) {
+int64_t MostLayers(const PlacementFacts& facts, const CpuExpertLayers& experts,
+                   const std::vector<double>& split) {
   int64_t count = LayersOf(facts);
   while (count > 0 && TooLarge(Fill(facts, count, experts, split), facts)) --count;
   return count;
@@ -168,7 +169,9 @@ Result<PlacementOptions> WithPlacedLayers(PlacementOptions asked, const PlacedTe
   if (placed.layers.empty()) return asked;
   if (asked.gpu_layers || !asked.split.empty() || !asked.devices.empty())
     return Error::Invalid("`place` puts layers on devices, and `",
-                          asked.gpu_layers ? "gpu_layers" : asked.split.empty() ? "device" : "split",
+                          asked.gpu_layers      ? "gpu_layers"
+                          : asked.split.empty() ? "device"
+                                                : "split",
                           "` does, too; leave one of them out");
   for (size_t i = 0; i < placed.layers.size(); ++i) {
     if (i > 0 && placed.layers[i] == placed.layers[i - 1]) {
@@ -220,6 +223,53 @@ Result<Placement> PlanPlacement(const PlacementOptions& asked, const PlacementFa
   return placement;
 }
 
+bool StreamsLayers(const Placement& placement, const PlacementFacts& facts) {
+  const std::vector<Placement::Stage>& stages = placement.stages;
+  return facts.fed_layers > 0 && stages.size() == 2 && stages[0].device.is_cpu() &&
+         !stages[1].device.is_cpu();
+}
+
+bool StreamsExperts(const Placement& placement, const PlacementFacts& facts) {
+  return facts.fed_experts > 0 &&
+         std::any_of(placement.stages.begin(), placement.stages.end(),
+                     [](const Placement::Stage& stage) { return !stage.cpu_experts.empty(); });
+}
+
+int64_t StreamFrom(const StreamSpeeds& speeds) {
+  constexpr int64_t kLeast = 32;  // below that the GPU reads each weight once for too few tokens
+  constexpr double kMost = 1e9;
+  const double sending = speeds.sent_bytes / speeds.host_bytes_per_s,
+               computing = 2 * speeds.macs / speeds.cpu_flops;
+  return std::max(kLeast, static_cast<int64_t>(std::ceil(std::min(sending / computing, kMost))));
+}
+
+Result<Placement> WithStreaming(const Placement& plan, const PlacementOptions& asked,
+                                const PlacementFacts& facts, const PlacedTensors& placed, int64_t from,
+                                int64_t chunk) {
+  const bool automatic = asked.stream_prompts == PlacementOptions::kAuto;
+  const bool layers = StreamsLayers(plan, facts), experts = StreamsExperts(plan, facts);
+  if (asked.stream_prompts == 0 || (!layers && !experts) || (automatic && from > chunk)) return plan;
+  const int64_t needed = (layers ? facts.fed_layers : 0) + (experts ? facts.fed_experts : 0);
+  constexpr int64_t kShare = 8;
+  PlacementFacts tighter = facts;
+  for (PlacementFacts::Gpu& gpu : tighter.gpus) {
+    if (automatic && needed > gpu.room / kShare) return plan;
+    gpu.room -= needed;
+  }
+  Result<Placement> with = PlanPlacement(asked, tighter, placed);
+  // With less room there may be layers on the CPU where there were none.
+  const bool enough =
+      with && StreamsLayers(*with, facts) <= layers && StreamsExperts(*with, facts) <= experts;
+  if (!enough && automatic) return plan;
+  if (!with) return with.error().WithContext("with room for `stream_prompts`");
+  if (!enough)
+    return Error::OutOfMemory("`stream_prompts` needs ", Size(needed),
+                              " of the GPU, and more with what then is on "
+                              "the CPU; give `gpu_layers` and `cpu_experts` as numbers, or leave it out");
+  with->stream_from = from;
+  return with;
+}
+
 std::string Placement::ToString(const PlacementFacts& facts) const {
   std::string text;
   for (const Stage& stage : stages) {
@@ -233,6 +283,7 @@ std::string Placement::ToString(const PlacementFacts& facts) const {
     const auto elsewhere = std::count(stage.cpu_experts.begin(), stage.cpu_experts.end(), true);
     if (elsewhere > 0) text += fmt::format(", experts of {} layers on cpu", elsewhere);
   }
+  if (stream_from > 0) text += fmt::format("; batches of {} tokens and more all on the GPU", stream_from);
   return text;
 }
 

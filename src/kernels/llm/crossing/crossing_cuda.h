@@ -17,11 +17,11 @@ constexpr int kCrossingThreads = 1024;
 struct CrossingArgs {
   float* x = nullptr;  // [count], aligned to 16 bytes; what comes back is in its place
   int64_t count = 0;
-  float scale = 1;                 // of what the host sees; what it answers is divided by that
-  float* host = nullptr;           // [count], pinned, aligned likewise
-  uint32_t* handed = nullptr;      // pinned: how many times x was handed over
-  uint32_t* answered = nullptr;    // pinned, and in another cache line: how many times the host has answered
-  uint32_t* crossings = nullptr;   // in the GPU's memory: the same count
+  float scale = 1;                // of what the host sees; what it answers is divided by that
+  float* host = nullptr;          // [count], pinned, aligned likewise
+  uint32_t* handed = nullptr;     // pinned: how many times x was handed over
+  uint32_t* answered = nullptr;   // pinned, and in another cache line: how many times the host has answered
+  uint32_t* crossings = nullptr;  // in the GPU's memory: the same count
 };
 
 // One block: what crosses is small.

@@ -54,7 +54,7 @@ void ForUnits(ThreadPool& pool, int64_t count, FunctionRef<void(int64_t, int64_t
 struct Chosen {
   const ExpertWeights* weights = nullptr;
   std::span<const MoeSlot> slots;
-  const float* x = nullptr;  // [slots, hidden]
+  const float* x = nullptr;             // [slots, hidden]
   float *up = nullptr, *mid = nullptr;  // [slots, intermediate]
   int64_t count() const { return std::ssize(slots); }
 };

@@ -198,7 +198,8 @@ class Mixture {
     std::vector<std::byte>& data = memory_.emplace_back(static_cast<size_t>(rows * row_bytes));
     for (int64_t r = 0; r < rows; ++r)
       std::ranges::copy(RandomWeightRow(dtype, cols, seed_++), data.data() + r * row_bytes);
-    WeightView view = {.dtype = dtype, .rows = rows, .cols = cols, .data = data.data(), .row_bytes = row_bytes};
+    WeightView view = {
+        .dtype = dtype, .rows = rows, .cols = cols, .data = data.data(), .row_bytes = row_bytes};
     const MatmulKernels& kernels = ChosenMatmul();
     const int64_t bytes = kernels.packed_bytes ? kernels.packed_bytes(view) : 0;
     if (bytes == 0) return view;
@@ -226,7 +227,7 @@ TEST(Moe, FewTokensGetTheBitsOfMany) {
       for (const bool gated : {true, false})
         for (const bool odd : {false, true}) {
           SCOPED_TRACE(::testing::Message() << Name(dtype) << " " << width << (gated ? " gated" : "")
-                                          << (odd ? " with biases" : ""));
+                                            << (odd ? " with biases" : ""));
           const Mixture mixture(dtype, kExperts, kHidden, width, gated, odd);
           MoeArgs form;
           form.weight_on_input = odd;
@@ -240,8 +241,7 @@ TEST(Moe, FewTokensGetTheBitsOfMany) {
             for (const int64_t tokens : {int64_t{1}, int64_t{2}, int64_t{9}, int64_t{42}})
               for (int64_t first = 0; first + tokens <= kTokens; first += 29) {
                 const auto begin = x.begin() + first * kHidden;
-                const std::vector<float> few =
-                    mixture.Run({begin, begin + tokens * kHidden}, form, pool);
+                const std::vector<float> few = mixture.Run({begin, begin + tokens * kHidden}, form, pool);
                 ASSERT_TRUE(std::equal(few.begin(), few.end(), together.begin() + first * kHidden))
                     << threads << " threads, " << tokens << " tokens from " << first;
               }

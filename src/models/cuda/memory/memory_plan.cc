@@ -13,11 +13,12 @@ std::string CudaMemoryPlan::ToString() const {
   const auto size = [](int64_t bytes) { return FormatBytes(static_cast<uint64_t>(bytes)); };
   const std::string with_states =
       states() > 0 ? fmt::format(", states {} ({} sequences)", size(states()), state_slots) : "";
+  const std::string with_fed = fed > 0 ? ", weights of prompts " + size(fed) : "";
   const std::string with_lora = lora > 0 ? ", adapters " + size(lora) : "";
   return fmt::format(
-      "weights {}{}, KV {} ({} a token){}, workspace {}{}, staging {}, margin {}: {} of {} free",
+      "weights {}{}, KV {} ({} a token){}, workspace {}{}{}, staging {}, margin {}: {} of {} free",
       size(weights), rows > 0 ? " and as rows " + size(rows) : "", size(kv()),
-      size(kv_block_bytes / kKvBlockTokens), with_states, size(workspace), with_lora, size(staging),
+      size(kv_block_bytes / kKvBlockTokens), with_states, size(workspace), with_fed, with_lora, size(staging),
       size(margin), size(total()), size(free));
 }
 
