@@ -84,6 +84,7 @@ typedef struct celer_model_options {
   const char*
       gpu_layers; /* "20": the last so many on the GPU, the others on the CPU; "auto": as many as fit */
   const char* cpu_experts; /* "20", "all": of so many layers the experts on the CPU */
+  const char* place; /* "ffn_.*_exps=cpu": patterns of tensors of layers and experts, with commas between */
 } celer_model_options;
 CELER_API void celer_model_options_init(celer_model_options* options, size_t struct_size);
 

@@ -194,6 +194,7 @@ class Engine {
       int64_t weight_bytes = 0;
     };
     std::vector<Part> parts = {};
+    int64_t crossings = 0;  // of each decode step, from one device to another
     // Speedup of decoding with the draft model over plain decoding, as predicted before anything was
     // measured; 0: there is no draft.
     double predicted_gain = 0;

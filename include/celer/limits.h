@@ -23,6 +23,8 @@ struct Machine {
   double read_bytes_per_s_one = 0;      // one core; 0 if unknown or meaningless
   double copy_bytes_per_s = 0;          // bytes read plus bytes written; 0 if unknown
   std::map<std::string, double> flops;  // dense peak per dtype: "f32", "f16", "bf16", "int8", "fp8"
+  // Of a GPU, 0 if unknown: reading host memory, and handing a few KB of activations to the host and having them back.
+  double host_bytes_per_s = 0, crossing_s = 0;
 };
 
 // Layers that cost the same. All are counts: of parameters, of the numbers that a token or a sequence keeps, of

@@ -149,9 +149,17 @@ struct ParallelOptions {
 };
 
 // Where the layers of a model are, if not all on one device (docs/placement.md). What is left out here is planned.
+// Layers, or experts of layers, whose tensors a pattern finds.
+struct PlacePattern {
+  std::string pattern = {};  // a regular expression, found anywhere in a tensor's name
+  DeviceOptions device = {};
+  bool operator==(const PlacePattern&) const = default;
+};
+
 struct PlacementOptions {
-  static constexpr int64_t kAuto = -1;  // of gpu_layers: as many as fit beside their keys and values
-  static constexpr int64_t kAll = -1;   // of cpu_experts
+  static constexpr int64_t kAuto =
+      -1;                              // of gpu_layers: as many as fit; of stream_prompts: where it is faster
+  static constexpr int64_t kAll = -1;  // of cpu_experts
 
   // Devices that share the layers, in order: the first one has the first layers. Empty: EngineOptions::device.
   std::vector<DeviceOptions> devices = {};
@@ -160,9 +168,14 @@ struct PlacementOptions {
   int64_t gpu_memory = 0;  // bytes of each GPU that may be taken; 0: what is free
   std::optional<int64_t> gpu_layers = {};   // the last so many on the GPUs, those in front of them on the CPU
   std::optional<int64_t> cpu_experts = {};  // of the first so many layers, the experts on the CPU
+  std::vector<PlacePattern> place = {};     // for each tensor the first one counts that finds it
+  // Batches of at least so many tokens are computed on the GPU, which is sent the weights of layers and experts on the CPU
+  // for that; 0: none are.
+  int64_t stream_prompts = kAuto;
 
   bool any() const {
-    return !devices.empty() || !split.empty() || gpu_memory > 0 || gpu_layers || cpu_experts;
+    return !devices.empty() || !split.empty() || gpu_memory > 0 || gpu_layers || cpu_experts ||
+           !place.empty();
   }
   bool operator==(const PlacementOptions&) const = default;
 };
@@ -172,6 +185,9 @@ Result<std::vector<double>> ParseSplit(std::string_view text);  // "3,1"
 Result<int64_t> ParseGpuMemory(std::string_view text);          // "8GiB"
 Result<int64_t> ParseGpuLayers(std::string_view text);          // "20", "auto"
 Result<int64_t> ParseCpuExperts(std::string_view text);         // "20", "all"
+// "ffn_.*_exps=cpu", or several with commas between them. Devices also as llama.cpp writes them: CPU, CUDA0.
+Result<std::vector<PlacePattern>> ParsePlace(std::string_view text);
+Result<int64_t> ParseStreamPrompts(std::string_view text);  // "64", "auto", "off"
 
 struct EngineOptions {
   std::string model = {};  // a Hugging Face folder, a GGUF file, a llama2.c checkpoint
@@ -205,7 +221,7 @@ struct EngineOptions {
 
 // Device and placement as they are written above; what is empty stays as it is.
 struct PlacementTexts {
-  std::string_view device = {}, split = {}, gpu_memory = {}, gpu_layers = {}, cpu_experts = {};
+  std::string_view device = {}, split = {}, gpu_memory = {}, gpu_layers = {}, cpu_experts = {}, place = {};
 };
 Status SetPlacement(const PlacementTexts& texts, EngineOptions* options);
 

@@ -117,7 +117,8 @@ const celer_model_options kModelDefaults = {.struct_size = sizeof(celer_model_op
                                             .split = nullptr,
                                             .gpu_memory = nullptr,
                                             .gpu_layers = nullptr,
-                                            .cpu_experts = nullptr};
+                                            .cpu_experts = nullptr,
+                                            .place = nullptr};
 
 const celer_request kRequestDefaults = {.struct_size = sizeof(celer_request),
                                         .prompt = nullptr,
@@ -162,7 +163,8 @@ Result<EngineOptions> ReadOptions(const celer_model_options& given) {
                                       .split = text(given.split),
                                       .gpu_memory = text(given.gpu_memory),
                                       .gpu_layers = text(given.gpu_layers),
-                                      .cpu_experts = text(given.cpu_experts)},
+                                      .cpu_experts = text(given.cpu_experts),
+                                      .place = text(given.place)},
                                      &options));
   if (given.threads < 0 || given.threads > 1024)
     return Error::Invalid("threads is ", given.threads, ", expected 0 to 1024");

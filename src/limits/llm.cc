@@ -222,6 +222,7 @@ Machine InUnits(Machine machine, Units units) {
   machine.read_bytes_per_s *= kGiga;
   machine.read_bytes_per_s_one *= kGiga;
   machine.copy_bytes_per_s *= kGiga;
+  machine.host_bytes_per_s *= kGiga;
   for (auto& [dtype, peak] : machine.flops) peak *= kTera;
   return machine;
 }

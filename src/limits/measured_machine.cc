@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 // One more whenever the loops or what they count change, so that older results are not mixed with new ones.
-constexpr int kProbeVersion = 5;
+constexpr int kProbeVersion = 6;
 constexpr uintmax_t kMaxCacheFile = 1 << 20;
 
 uint64_t Fnv1a(const std::string& text) {
@@ -100,6 +100,8 @@ Json ToJson(const DeviceProbe& probe) {
             {"read_bytes_per_s", m.read_bytes_per_s},
             {"read_bytes_per_s_one", m.read_bytes_per_s_one},
             {"copy_bytes_per_s", m.copy_bytes_per_s},
+            {"host_bytes_per_s", m.host_bytes_per_s},
+            {"crossing_s", m.crossing_s},
             {"flops", m.flops}}},
           {"rates", rates}};
 }
@@ -126,6 +128,8 @@ Result<DeviceProbe> FromJson(const Json& json) {
   fields.Read("read_bytes_per_s", machine.read_bytes_per_s);
   fields.Read("read_bytes_per_s_one", machine.read_bytes_per_s_one);
   fields.Read("copy_bytes_per_s", machine.copy_bytes_per_s);
+  fields.Read("host_bytes_per_s", machine.host_bytes_per_s);
+  fields.Read("crossing_s", machine.crossing_s);
   if (const Json* flops = fields.Object("flops")) {
     Reader each(*flops);
     for (const auto& item : flops->items()) each.Read(item.key().c_str(), machine.flops[item.key()]);

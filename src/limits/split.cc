@@ -6,11 +6,16 @@
 
 namespace celer {
 
-Machine TakingTurns(std::span<const MachineShare> parts) {
+double CrossingSeconds(const Machine& gpu) {
+  constexpr double kUsual = 10e-6;
+  return gpu.crossing_s > 0 ? gpu.crossing_s : kUsual;
+}
+
+Machine TakingTurns(std::span<const MachineShare> parts, double waiting_s) {
   CELER_CHECK(!parts.empty());
   Machine all = parts[0].machine;
   if (parts.size() == 1) return all;
-  double seconds = 0;  // of reading a byte
+  double seconds = waiting_s;  // of reading a byte
   all.name.clear(), all.source.clear();
   all.memory_bytes = all.read_bytes_per_s_one = all.copy_bytes_per_s = 0;
   for (const MachineShare& part : parts) {
@@ -74,6 +79,7 @@ std::optional<SplitLimit> SplitDecode(const LlmShape& shape, const Machine& gpu,
                    .resident = resident(gpu_layers)};
   limit.gpu_s = limit.gpu_bytes / gpu.read_bytes_per_s;
   limit.cpu_s = limit.cpu_bytes / cpu.read_bytes_per_s;
+  limit.crossing_s = ((others > 0 ? 1 : 0) + moved) * CrossingSeconds(gpu);
   return limit;
 }
 

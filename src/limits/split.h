@@ -15,7 +15,10 @@ struct MachineShare {
   double share = 0;  // of what a step reads and computes; all add up to 1
 };
 // As one machine: what it reads in a second is what all of them read by turns. Peaks are those that all of them have.
-Machine TakingTurns(std::span<const MachineShare> parts);
+// `waiting_s`: for each byte that is read besides, while something crosses from one to another.
+Machine TakingTurns(std::span<const MachineShare> parts, double waiting_s = 0);
+// Of a GPU beside a CPU, for one crossing: measured, or what is usual.
+double CrossingSeconds(const Machine& gpu);
 
 struct SplitQuery {
   int64_t context = 0;                     // tokens of each sequence, whose KV has to fit beside the layers
@@ -28,11 +31,12 @@ struct SplitLimit {
   double gpu_bytes = 0, cpu_bytes = 0;  // that one decode step reads
   double gpu_s = 0, cpu_s = 0;          // reading them
   double resident = 0;                  // bytes on the GPU, weights and KV
-  double seconds() const { return gpu_s + cpu_s; }
+  double crossing_s = 0;                // activations on their way
+  double seconds() const { return gpu_s + cpu_s + crossing_s; }
 };
 
-// A decode step of layers on a CPU, layers and the head on a GPU. All layers count as alike. Crossings and arithmetic are
-// not counted. Nothing if the layers asked for, or none at all, fit into `gpu.memory_bytes`.
+// A decode step of layers on a CPU, layers and the head on a GPU. All layers count as alike. Arithmetic is not
+// counted. Nothing if the layers asked for, or none at all, fit into `gpu.memory_bytes`.
 std::optional<SplitLimit> SplitDecode(const LlmShape& shape, const Machine& gpu, const Machine& cpu,
                                       const LlmSetup& setup, const SplitQuery& query);
 

@@ -24,6 +24,7 @@ TEST(TakingTurns, ReadsByTurns) {
   ASSERT_EQ(both.flops.size(), 1u);
   EXPECT_DOUBLE_EQ(both.flops.at("f32"), 1 / (0.75 / 100 + 0.25 / 10));
   EXPECT_DOUBLE_EQ(TakingTurns({parts, 1}).read_bytes_per_s, 1000);
+  EXPECT_DOUBLE_EQ(TakingTurns(parts, 0.5).read_bytes_per_s, 1 / (0.75 / 1000 + 0.25 / 100 + 0.5));
 }
 
 TEST(SplitDecode, AllLayersAreThePlainLimit) {
@@ -50,7 +51,7 @@ TEST(SplitDecode, EachSideReadsAtItsOwnSpeed) {
   ASSERT_TRUE(ten);
   const double all = ten->gpu_bytes + ten->cpu_bytes;
   EXPECT_NEAR(all, WeightBytes(shape, setup) + 1024 * KvBytesPerToken(shape, setup), 1);
-  EXPECT_DOUBLE_EQ(ten->seconds(), ten->gpu_bytes / 1e12 + ten->cpu_bytes / 5e10);
+  EXPECT_DOUBLE_EQ(ten->seconds(), ten->gpu_bytes / 1e12 + ten->cpu_bytes / 5e10 + 10e-6);
   EXPECT_FALSE(SplitDecode(shape, gpu, cpu, setup, {.context = 1024, .gpu_layers = 32}));
   EXPECT_FALSE(SplitDecode(shape, Of(1e8, 1e12), cpu, setup, {.context = 1024}));
 }
@@ -65,6 +66,11 @@ TEST(SplitDecode, ExpertsOnTheCpu) {
   // 8 of 128 experts of 48 layers, each 3 * 2048 * 768.
   EXPECT_NEAR(limit->cpu_bytes, 48.0 * 8 * 3 * 2048 * 768 * 4.5 / 8, 1);
   EXPECT_LT(limit->gpu_bytes, 2e9);
+  EXPECT_DOUBLE_EQ(limit->crossing_s, 48 * 10e-6);
+  Machine measured = gpu;
+  measured.crossing_s = 6e-6;
+  EXPECT_DOUBLE_EQ(SplitDecode(shape, measured, cpu, setup, {.context = 4096, .cpu_experts = 10})->crossing_s,
+                   10 * 6e-6);
 }
 
 }  // namespace

@@ -18,6 +18,10 @@
 #include "weights/device_form.h"
 #include "weights/weight_plan.h"
 
+namespace celer {
+struct SentRows;
+}
+
 namespace celer::cuda {
 
 // Pairs (2i, 2i + 1) of each head that a rope rotates become (i, i + rope_dim / 2). Attention does not see
@@ -31,6 +35,17 @@ struct MatrixSource {
   WeightView host;
   WeightRole role = WeightRole::kProjection;  // of a matrix that is not in the plan
   HeadOrder order = {};
+};
+
+struct RepackArgs;
+// Of rows of a matrix, but for where they are on the GPU.
+RepackArgs RepackOf(const MatrixSource& source, const SentRows& sent, const DeviceMatrix& target, int64_t row,
+                    int64_t rows);
+
+// A matrix that is sent again and again, and where it is then (weight_feed.h).
+struct FedMatrix {
+  MatrixSource source;
+  DeviceMatrix target;
 };
 
 class DeviceWeights {
@@ -53,6 +68,12 @@ class DeviceWeights {
   Result<const float*> UploadVector(const float* host, int64_t n);
   // A matrix of random values of the planned form, for benchmarks.
   Result<std::vector<DeviceMatrix>> Random(std::span<const DeviceMatrix> plans);
+  // Until TakeFed() what Upload() takes is not sent, but noted, with places from `at` on, which others own. Vectors are sent.
+  void BeginFed(std::byte* at) { fed_at_ = at; }
+  std::vector<FedMatrix> TakeFed() {
+    fed_at_ = nullptr;
+    return std::exchange(fed_, {});
+  }
   Status Finish();  // waits for everything queued; frees the staging
 
   int64_t device_bytes() const { return device_bytes_; }
@@ -77,6 +98,8 @@ class DeviceWeights {
   std::array<Staging, 2> staging_;
   int next_ = 0;
   std::vector<Buffer> buffers_;
+  std::byte* fed_at_ = nullptr;
+  std::vector<FedMatrix> fed_;
   std::map<std::string, int64_t> bytes_by_format_;
   int64_t device_bytes_ = 0, peak_bytes_ = 0;
   uint32_t seed_ = 1;

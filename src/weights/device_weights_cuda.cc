@@ -2,63 +2,19 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <thread>
 #include <utility>
 
 #include "base/log.h"
 #include "device/cuda_allocator.h"
 #include "device/cuda_status.h"
-#include "formats/codec.h"
 #include "weights/device_weights.h"
 #include "weights/repack_cuda.h"
+#include "weights/sent_rows.h"
 #include "weights/value_check.h"
 
 namespace celer::cuda {
 namespace {
-
-// Rows that are `stride` apart, one after the other.
-void CopyRows(const std::byte* from, int64_t stride, int64_t rows, int64_t row_bytes, std::byte* to) {
-  if (stride == row_bytes) {
-    std::memcpy(to, from, static_cast<size_t>(rows * row_bytes));
-    return;
-  }
-  for (int64_t r = 0; r < rows; ++r)
-    std::memcpy(to + r * row_bytes, from + r * stride, static_cast<size_t>(row_bytes));
-}
-
-// Blocks whose numbers need tables are taken apart here: they are int8 in groups of 16 or 32, exactly. nullptr: others.
-const Codec* UnpackedHere(const WeightView& host) {
-  if (host.kind != WeightView::Kind::kStored || CanRepack(host.dtype)) return nullptr;
-  const Codec* codec = FindCodec(host.dtype);
-  return codec && codec->unpack32 ? codec : nullptr;
-}
-void UnpackRows(const Codec& codec, const WeightView& host, int64_t row, int64_t rows, std::byte* values,
-                float* scales) {
-  Scaled32 part;
-  for (int64_t r = row; r < row + rows; ++r)
-    for (int64_t b = 0; b < host.cols / 32; ++b, values += 32) {
-      codec.unpack32(host.Row(r), b, &part);
-      std::memcpy(values, part.value, 32);
-      *scales++ = part.scale[0];
-      if (codec.group == 16) *scales++ = part.scale[1];
-    }
-}
-
-// What the GPU takes rows for that were copied as they are.
-DType SentType(const WeightView& host) {
-  switch (host.kind) {
-    case WeightView::Kind::kInt8:
-      return DType::kI8;
-    case WeightView::Kind::kInt4:
-      return DType::kU4;
-    case WeightView::Kind::kFp8:
-      return DType::kFp8E4M3;
-    case WeightView::Kind::kStored:
-      break;
-  }
-  return host.dtype;
-}
 
 Status Send(const Buffer& from, Buffer& to, int64_t bytes, cudaStream_t stream, const char* what) {
   return CudaStatus(
@@ -67,6 +23,20 @@ Status Send(const Buffer& from, Buffer& to, int64_t bytes, cudaStream_t stream, 
 }
 
 }  // namespace
+
+RepackArgs RepackOf(const MatrixSource& source, const SentRows& sent, const DeviceMatrix& target, int64_t row,
+                    int64_t rows) {
+  RepackArgs args;
+  args.dtype = sent.dtype;
+  args.source_row_bytes = sent.row_bytes;
+  args.source_group = static_cast<int>(sent.group);
+  args.first_row = static_cast<int>(row);
+  args.rows = static_cast<int>(rows);
+  args.head_dim = source.order.head_dim;
+  args.rope_dim = source.order.rope_dim;
+  args.target = target;
+  return args;
+}
 
 Result<DeviceWeights> DeviceWeights::Create(int device, WeightPlan plan) {
   DeviceWeights out;
@@ -107,7 +77,12 @@ Result<std::vector<DeviceMatrix>> DeviceWeights::Place(std::span<const DeviceMat
     data += m.data_bytes();
     scales += aligned(ScaleArrayBytes(m.format, m.rows, m.padded, m.group));
   }
-  CELER_ASSIGN(std::byte * at, Own(aligned(data) + scales));
+  std::byte* at = fed_at_;
+  if (fed_at_) {
+    fed_at_ += aligned(data) + scales;
+  } else {
+    CELER_ASSIGN(at, Own(aligned(data) + scales));
+  }
   std::byte* scales_at = at + aligned(data);
   for (DeviceMatrix& m : out) {
     m.data = at;
@@ -116,7 +91,7 @@ Result<std::vector<DeviceMatrix>> DeviceWeights::Place(std::span<const DeviceMat
       m.scales = scales_at;
       scales_at += aligned(bytes);
     }
-    bytes_by_format_[FormatName(m)] += m.bytes();
+    if (!fed_at_) bytes_by_format_[FormatName(m)] += m.bytes();
   }
   return out;
 }
@@ -126,7 +101,12 @@ Result<std::vector<DeviceMatrix>> DeviceWeights::Upload(std::span<const MatrixSo
   std::vector<DeviceMatrix> plans;
   for (const MatrixSource& source : sources) plans.push_back(PlanMatrix(source.host, source.role));
   CELER_ASSIGN(std::vector<DeviceMatrix> placed, Place(plans));
-  for (size_t i = 0; i < sources.size(); ++i) CELER_RETURN_IF_ERROR(Fill(sources[i], placed[i]));
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (fed_at_)
+      fed_.push_back({sources[i], placed[i]});
+    else
+      CELER_RETURN_IF_ERROR(Fill(sources[i], placed[i]));
+  }
   return placed;
 }
 
@@ -140,14 +120,8 @@ Result<std::vector<DeviceMatrix>> DeviceWeights::Random(std::span<const DeviceMa
 
 Status DeviceWeights::Fill(const MatrixSource& source, const DeviceMatrix& target) {
   const WeightView& host = source.host;
-  const Codec* const unpacked = UnpackedHere(host);
-  const bool own = host.kind != WeightView::Kind::kStored;
-  const bool decode = !own && !unpacked && !CanRepack(host.dtype);
-  const int64_t row_bytes = decode ? host.cols * 4 : unpacked ? host.cols : host.format().RowBytes(host.cols);
-  const int64_t scale_group = unpacked ? unpacked->group : own ? host.group : 0;
-  const int64_t row_scale_bytes = unpacked ? host.cols / scale_group * 4
-                                  : own    ? host.groups_per_row() * 4
-                                           : 0;
+  const SentRows sent(host);
+  const int64_t row_bytes = sent.row_bytes, row_scale_bytes = sent.scale_row_bytes;
   int64_t step = std::max<int64_t>(1, kStagingBytes / row_bytes);
   if (source.order.head_dim > 0)
     step = std::max<int64_t>(1, step / source.order.head_dim) * source.order.head_dim;
@@ -180,9 +154,8 @@ Status DeviceWeights::Fill(const MatrixSource& source, const DeviceMatrix& targe
       CELER_RETURN_IF_ERROR(grow(s.scales_pinned, PinnedAllocator(), rows * row_scale_bytes));
       CELER_RETURN_IF_ERROR(grow(s.scales_device, *allocator, rows * row_scale_bytes));
     }
-    if (decode) {
-      for (int64_t r = 0; r < rows; ++r)
-        DecodeWeightRow(host, row + r, reinterpret_cast<float*>(s.pinned.data()) + r * host.cols);
+    if (sent.decoded) {
+      sent.Copy(host, row, rows, s.pinned.data(), nullptr);
       good = host.name.empty() ||
              InRange(reinterpret_cast<const float*>(s.pinned.data()), rows * host.cols, range);
     } else {
@@ -193,12 +166,8 @@ Status DeviceWeights::Fill(const MatrixSource& source, const DeviceMatrix& targe
       for (int64_t i = 0; i < parts; ++i) {
         const int64_t begin = rows * i / parts, end = rows * (i + 1) / parts;
         const auto copy = [&, begin, end] {
-          std::byte* const to = s.pinned.data() + begin * row_bytes;
-          if (unpacked)
-            UnpackRows(*unpacked, host, row + begin, end - begin, to,
-                       reinterpret_cast<float*>(s.scales_pinned.data() + begin * row_scale_bytes));
-          else
-            CopyRows(host.Row(row + begin), host.row_bytes, end - begin, row_bytes, to);
+          sent.Copy(host, row + begin, end - begin, s.pinned.data() + begin * row_bytes,
+                    s.scales_pinned.data() + begin * row_scale_bytes);
           if (!looks_good(row + begin, row + end)) good = false;
         };
         if (i + 1 < parts)
@@ -210,24 +179,12 @@ Status DeviceWeights::Fill(const MatrixSource& source, const DeviceMatrix& targe
     }
     if (!good) CELER_RETURN_IF_ERROR(CheckRows(host, row, row + rows, range));
     CELER_RETURN_IF_ERROR(Send(s.pinned, s.device, bytes, stream_->get(), "copying weights to the GPU"));
-    RepackArgs args;
-    args.dtype = decode ? DType::kF32 : unpacked ? DType::kI8 : SentType(host);
+    RepackArgs args = RepackOf(source, sent, target, row, rows);
     args.source = s.device.data();
-    args.source_row_bytes = row_bytes;
-    args.first_row = static_cast<int>(row);
-    args.rows = static_cast<int>(rows);
-    args.head_dim = source.order.head_dim;
-    args.rope_dim = source.order.rope_dim;
-    args.target = target;
-    if (own)
-      CopyRows(static_cast<const std::byte*>(host.RowScales(row)),
-               host.scale_row_bytes > 0 ? host.scale_row_bytes : row_scale_bytes, rows, row_scale_bytes,
-               s.scales_pinned.data());
     if (row_scale_bytes > 0) {
       CELER_RETURN_IF_ERROR(Send(s.scales_pinned, s.scales_device, rows * row_scale_bytes, stream_->get(),
                                  "copying scales to the GPU"));
       args.source_scales = s.scales_device.data();
-      args.source_group = static_cast<int>(scale_group);
     }
     CELER_RETURN_IF_ERROR(CudaStatus(LaunchRepack(args, stream_->get()), "repacking weights on the GPU"));
     CELER_RETURN_IF_ERROR(s.done->Record(*stream_));

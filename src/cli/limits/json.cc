@@ -146,6 +146,7 @@ Json SplitJson(const LimitsRequest& r) {
                        {"gpu_ms", 1e3 * limit->gpu_s},
                        {"cpu_bytes", limit->cpu_bytes},
                        {"cpu_ms", 1e3 * limit->cpu_s},
+                       {"crossing_ms", 1e3 * limit->crossing_s},
                        {"tokens_per_s", static_cast<double>(setup.batch) / limit->seconds()}});
     }
     setups[SetupName(setup)] = steps;

@@ -159,8 +159,9 @@ Table SplitTable(const LimitsRequest& r) {
       table.rows.push_back(std::move(row));
     }
   table.notes = {
-      "Each side reads its part by turns, at its own bandwidth; crossings are not counted, nor is what the "
-      "engine takes "
+      "Each side reads its part by turns, at its own bandwidth. The step counts the crossings between them, "
+      "too; "
+      "the GPU memory not what the engine takes "
       "of the GPU's memory for itself (some hundred MiB)."};
   return table;
 }

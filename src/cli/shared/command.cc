@@ -233,7 +233,13 @@ std::string WithFlags(std::string_view message) {
                                            "activations",
                                            "tensor_parallel_size",
                                            "rank",
-                                           "data_parallel_size"};
+                                           "data_parallel_size",
+                                           "split",
+                                           "gpu_memory",
+                                           "gpu_layers",
+                                           "cpu_experts",
+                                           "place",
+                                           "stream_prompts"};
   std::string out(message);
   for (const std::string_view option : kOptions) {
     const std::string quoted = fmt::format("`{}`", option);

@@ -58,6 +58,23 @@ void AddPlacementFlags(CLI::App& app, EngineOptions* options) {
         options->placement.cpu_experts = *layers;
       },
       "of a mixture on a GPU, the experts of the first so many layers, or of all, run on the CPU");
+  app.add_option_function<std::vector<std::string>>(
+         "--place",
+         [options](const std::vector<std::string>& texts) {
+           for (const std::string& text : texts) {
+             const auto place = ParsePlace(text);
+             if (!place) throw CLI::ValidationError(WithFlags(place.error().message()));
+             options->placement.place.insert(options->placement.place.end(), place->begin(), place->end());
+           }
+         },
+         "PATTERN=DEVICE, several times: layers, or experts of layers, whose tensors a regular expression "
+         "finds: 'blk\\.[0-9]\\.ffn_.*_exps=cpu'; the first pattern that finds a tensor counts")
+      ->expected(1)
+      ->take_all();
+  AddParsed(app, "--stream-prompts", &placement.stream_prompts, ParseStreamPrompts,
+            "of layers and experts on the CPU: batches of at least so many tokens are computed on the GPU, "
+            "which is sent the weights; auto (where that is faster), off, or a number of tokens",
+            "auto");
 }
 
 }  // namespace
@@ -168,13 +185,16 @@ Device DeviceOf(const Engine::Info& info) {
 Result<Machine> MachineOf(const Engine::Info& info, bool allow_measure) {
   if (info.parts.empty()) return LoadOrMeasureThisMachine(allow_measure, DeviceOf(info), info.threads);
   std::vector<MachineShare> shares;
+  double crossing = 0;  // seconds of one
   for (const Engine::Info::Part& part : info.parts) {
     CELER_ASSIGN(Machine machine,
                  LoadOrMeasureThisMachine(allow_measure, DeviceNamed(part.device), info.threads));
+    if (!DeviceNamed(part.device).is_cpu()) crossing = CrossingSeconds(machine);
     shares.push_back({std::move(machine),
                       static_cast<double>(part.weight_bytes) / static_cast<double>(info.weight_bytes)});
   }
-  return TakingTurns(shares);
+  return TakingTurns(shares,
+                     static_cast<double>(info.crossings) * crossing / static_cast<double>(info.weight_bytes));
 }
 
 }  // namespace celer::cli

@@ -133,6 +133,7 @@ std::unique_ptr<Engine> EngineInternals::Make(std::unique_ptr<Runner> runner, co
                 .threads = device.threads,
                 .device = device.device,
                 .parts = {},
+                .crossings = device.crossings,
                 .predicted_gain = impl->speculator ? impl->speculator->predicted_gain() : 0};
   for (const Runner::Info::Part& part : device.parts)
     impl->info.parts.push_back({part.device, part.weight_bytes});

@@ -1,9 +1,11 @@
 #include "celer/options.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <iterator>
+#include <regex>
 
 #include "limits/quantity.h"
 
@@ -149,6 +151,41 @@ Result<int64_t> ParseCpuExperts(std::string_view text) {
   return Error::Invalid("`cpu_experts` '", text, "': expected a number of layers, or all");
 }
 
+Result<std::vector<PlacePattern>> ParsePlace(std::string_view text) {
+  std::vector<PlacePattern> place;
+  for (size_t from = 0; from <= text.size();) {
+    const size_t comma = std::min(text.find(',', from), text.size());
+    const std::string_view one = text.substr(from, comma - from);
+    const size_t equals = one.rfind('=');
+    if (equals == std::string_view::npos || equals == 0)
+      return Error::Invalid("`place` '", one, "': expected PATTERN=DEVICE, such as ffn_.*_exps=cpu");
+    std::string name(one.substr(equals + 1));
+    for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    constexpr std::string_view kCuda = "cuda";
+    if (name.starts_with(kCuda) && name.size() > kCuda.size() && name[kCuda.size()] != ':')
+      name.insert(kCuda.size(), ":");
+    const auto device = DeviceOptions::Parse(name);
+    if (!device || *device == DeviceOptions::Auto())
+      return Error::Invalid("`place` '", one, "': the device is cpu, cuda or cuda:N");
+    PlacePattern& added = place.emplace_back(std::string(one.substr(0, equals)), *device);
+    try {
+      const std::regex compiled(added.pattern);
+    } catch (const std::regex_error& error) {
+      return Error::Invalid("`place` '", added.pattern, "' is no regular expression: ", error.what());
+    }
+    from = comma + 1;
+  }
+  return place;
+}
+
+Result<int64_t> ParseStreamPrompts(std::string_view text) {
+  int64_t tokens = 0;
+  if (text == "auto") return PlacementOptions::kAuto;
+  if (text == "off") return 0;
+  if (IsNumber(text, &tokens) && tokens >= 1) return tokens;
+  return Error::Invalid("`stream_prompts` '", text, "': expected a number of tokens, auto or off");
+}
+
 Status SetPlacement(const PlacementTexts& texts, EngineOptions* options) {
   PlacementOptions& placement = options->placement;
   if (!texts.device.empty()) {
@@ -167,6 +204,9 @@ Status SetPlacement(const PlacementTexts& texts, EngineOptions* options) {
   }
   if (!texts.cpu_experts.empty()) {
     CELER_ASSIGN(placement.cpu_experts, ParseCpuExperts(texts.cpu_experts));
+  }
+  if (!texts.place.empty()) {
+    CELER_ASSIGN(placement.place, ParsePlace(texts.place));
   }
   return {};
 }

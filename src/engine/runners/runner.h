@@ -102,6 +102,7 @@ class Runner {
       int64_t weight_bytes = 0;
     };
     std::vector<Part> parts = {};
+    int64_t crossings = 0;  // from one device to another, of each decode step; there and back for experts
   };
   virtual const Info& info() const = 0;
 

@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstring>
 
 #include "base/safe_math.h"
+#include "base/spin.h"
 #include "device/cuda_status.h"
 #include "device/gpu/gpu_code.h"
 #include "limits/probe/probe.h"
@@ -87,6 +90,67 @@ Result<Rate> MeasureCopy(CudaTimer& timer, const CudaScratch& data, size_t bytes
   return rate;
 }
 
+// Pinned memory, freed with the scope.
+class PinnedScratch {
+ public:
+  explicit PinnedScratch(size_t bytes) { code_ = cudaHostAlloc(&data_, bytes, cudaHostAllocDefault); }
+  PinnedScratch(const PinnedScratch&) = delete;
+  ~PinnedScratch() { cudaFreeHost(data_); }
+  cudaError_t code() const { return code_; }
+  std::byte* bytes() const { return static_cast<std::byte*>(data_); }
+
+ private:
+  void* data_ = nullptr;
+  cudaError_t code_;
+};
+
+Result<Rate> MeasureHostRead(CudaTimer& timer, const CudaScratch& data, int repetitions) {
+  constexpr size_t kBytes = size_t{64} << 20;  // as weights are sent, in large pieces
+  const PinnedScratch host(kBytes);
+  CELER_RETURN_IF_ERROR(CudaStatus(host.code(), "allocating pinned memory"));
+  std::memset(host.bytes(), 1, kBytes);
+  const auto queue = [&] {
+    return CudaStatus(
+        cudaMemcpyAsync(data.bytes(), host.bytes(), kBytes, cudaMemcpyHostToDevice, timer.stream()),
+        "copying to the GPU");
+  };
+  CELER_ASSIGN(std::vector<double> seconds, timer.Time(2, repetitions, queue));
+  Rate rate = internal::Summarize("read_host", static_cast<double>(kBytes), std::move(seconds));
+  rate.variant = "cudaMemcpyAsync";
+  return rate;
+}
+
+// Seconds of one crossing.
+Result<double> MeasureCrossing(CudaTimer& timer, const CudaScratch& data) {
+  constexpr int kWarm = 16, kRounds = 256;
+  constexpr size_t kLine = 128, kDataBytes = probe::kCrossingFloats * sizeof(float);
+  const PinnedScratch host(2 * kLine + kDataBytes);
+  CELER_RETURN_IF_ERROR(CudaStatus(host.code(), "allocating pinned memory"));
+  std::memset(host.bytes(), 0, 2 * kLine + kDataBytes);
+  const probe::CrossingProbe crossing = {.data = reinterpret_cast<float*>(host.bytes() + 2 * kLine),
+                                         .handed = reinterpret_cast<uint32_t*>(host.bytes()),
+                                         .answered = reinterpret_cast<uint32_t*>(host.bytes() + kLine),
+                                         .sink = static_cast<float*>(data.get())};
+  CELER_RETURN_IF_ERROR(CudaStatus(probe::LaunchProbeCrossing(crossing, kWarm + kRounds, timer.stream()),
+                                   "handing memory to the host"));
+  using Clock = std::chrono::steady_clock;
+  const std::atomic_ref<uint32_t> handed(*crossing.handed), answered(*crossing.answered);
+  Clock::time_point begin;
+  for (uint32_t round = 1; round <= kWarm + kRounds; ++round) {
+    while (!SpinUntil([&] { return handed.load(std::memory_order_acquire) == round; },
+                      std::chrono::milliseconds(100))) {
+      CELER_ASSIGN(const bool idle, timer.owned_stream().Idle());
+      if (idle) return Error::Device("handing memory to the host: the kernel has ended early");
+    }
+    if (round == kWarm) begin = Clock::now();
+    for (int i = 0; i < probe::kCrossingFloats; ++i) crossing.data[i] += 1;
+    answered.store(round, std::memory_order_release);
+  }
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  CELER_RETURN_IF_ERROR(timer.owned_stream().Synchronize());
+  return seconds / kRounds;
+}
+
 }  // namespace
 
 std::vector<GpuInfo> ListGpus() {
@@ -140,7 +204,11 @@ Result<DeviceProbe> ProbeGpu(int index, const ProbeOptions& options) {
     CELER_ASSIGN(Rate copy, MeasureCopy(timer, data, bytes, multiprocessors, repetitions));
     machine.read_bytes_per_s = read.best;
     machine.copy_bytes_per_s = copy.best;
-    result.rates = {std::move(read), std::move(copy)};
+    announce("read_host");
+    CELER_ASSIGN(Rate host_read, MeasureHostRead(timer, data, options.quick ? 5 : 15));
+    machine.host_bytes_per_s = host_read.best;
+    CELER_ASSIGN(machine.crossing_s, MeasureCrossing(timer, data));
+    result.rates = {std::move(read), std::move(copy), std::move(host_read)};
   }
   CELER_ASSIGN(std::vector<Rate> gemms, probe::MeasureGemms(timer, options));
   for (Rate& rate : gemms) {

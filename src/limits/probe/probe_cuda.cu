@@ -102,7 +102,32 @@ cudaError_t LaunchFill(void* data, size_t elements, uint32_t seed, cudaStream_t 
   return cudaGetLastError();
 }
 
+constexpr int kCrossingThreads = 512;
+
+__global__ void __launch_bounds__(kCrossingThreads) CrossingKernel(const CrossingProbe p, int rounds) {
+  auto* const data = reinterpret_cast<volatile float*>(p.data);
+  for (uint32_t round = 1; round <= static_cast<uint32_t>(rounds); ++round) {
+    for (int i = static_cast<int>(threadIdx.x); i < kCrossingFloats; i += kCrossingThreads)
+      data[i] = p.sink[i];
+    __threadfence_system();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      *static_cast<volatile uint32_t*>(p.handed) = round;
+      while (*static_cast<volatile uint32_t*>(p.answered) != round) __nanosleep(100);
+      __threadfence_system();
+    }
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < kCrossingFloats; i += kCrossingThreads)
+      p.sink[i] = data[i];
+  }
+}
+
 }  // namespace
+
+cudaError_t LaunchProbeCrossing(const CrossingProbe& probe, int rounds, cudaStream_t stream) {
+  CrossingKernel<<<1, kCrossingThreads, 0, stream>>>(probe, rounds);
+  return cudaGetLastError();
+}
 
 cudaError_t LaunchProbeRead(const CudaReadConfig& config, const void* data, size_t bytes, uint32_t* sink,
                             int multiprocessors, cudaStream_t stream) {

@@ -29,4 +29,14 @@ enum class CudaFill { kF32, kF16, kBf16, kInt8, kFp8E4m3 };
 // data: zeros would show a rate that no real weights reach.
 cudaError_t LaunchProbeFill(CudaFill type, void* data, size_t elements, uint32_t seed, cudaStream_t stream);
 
+// A few KB of activations to the host and back, `rounds` times: the kernel writes `data` in pinned memory, counts *handed up,
+// waits until *answered is as large, and reads `data`. Both counts begin at 0.
+constexpr int kCrossingFloats = 2048;
+struct CrossingProbe {
+  float* data = nullptr;  // [kCrossingFloats]
+  uint32_t *handed = nullptr, *answered = nullptr;
+  float* sink = nullptr;  // [kCrossingFloats], on the GPU
+};
+cudaError_t LaunchProbeCrossing(const CrossingProbe& probe, int rounds, cudaStream_t stream);
+
 }  // namespace celer::probe

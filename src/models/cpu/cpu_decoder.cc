@@ -370,6 +370,13 @@ void CpuDecoder::Moe(const LayerWeights& w, int64_t tokens, float* to) {
   vec::Axpy(1.0f, to, work_.x.data(), size);
 }
 
+void CpuDecoder::EmbedAlone(const RaggedBatch& batch, float* out) {
+  EnsureWorkspace(batch.token_count());
+  added_ = {};
+  EmbedTokens(batch);
+  std::copy_n(work_.x.data(), batch.token_count() * config_.hidden, out);
+}
+
 void CpuDecoder::AddExperts(int64_t layer, float* x, int64_t tokens) {
   EnsureWorkspace(tokens);
   const int64_t values = tokens * config_.hidden;

@@ -58,6 +58,8 @@ class CpuDecoder {
   // An error if an adapter is for another model.
   Status CheckLora(const LoraAdapter& adapter) const { return lora_->Check(adapter); }
 
+  // out[tokens, hidden], what the first layer reads of the tokens, alone.
+  void EmbedAlone(const RaggedBatch& batch, float* out);
   // The experts of one layer alone: adds to x[tokens, hidden] what they make of it.
   void AddExperts(int64_t layer, float* x, int64_t tokens);
 

@@ -17,6 +17,7 @@
 #include "celer/options.h"
 #include "device/stream.h"
 #include "kernels/llm/batch.h"
+#include "models/cuda/front_options.h"
 #include "models/cuda/memory/memory_plan.h"
 #include "models/cuda/ranks.h"
 #include "models/kv_budget.h"
@@ -52,8 +53,14 @@ struct CudaDecoderOptions {
   StepLaunch launch = StepLaunch::kFused;
   KvBudget kv_budget = {};  // its context is the one above
   int64_t memory = 0;       // of the GPU, that this decoder and its keys and values may take; 0: what is free
-  // Experts that run elsewhere (set_experts): of the first so many of its layers. Their weights are not uploaded.
-  int64_t experts_elsewhere = 0;
+  // Of which of its layers the experts run elsewhere (set_experts); empty: of none. Their weights are not uploaded.
+  std::vector<bool> experts_elsewhere = {};
+  // Of batches of at least so many tokens those experts come here; 0: they never do. `host` of Make() outlives the decoder
+  // then, and nobody uses the pool while a batch runs.
+  int64_t feed_experts_from = 0;
+  // Layers in front, likewise.
+  CudaFrontOptions front = {};
+  ThreadPool* feed_pool = nullptr;
   CudaRankOptions ranks = {};
   int64_t lora_memory = 0;  // bytes for adapters; 0: sequences have none
 };
@@ -67,7 +74,9 @@ struct CudaMeasure {
   std::vector<Layer> layers;
   int64_t embedding = 0, head = 0;
   int64_t fixed = 0;  // workspace and staging
-  int64_t room = 0;   // for weights, keys and values: what may be taken, less those
+  // Places for weights of layers, or of experts, that are sent for every prompt, if they are.
+  int64_t fed_layers = 0, fed_experts = 0;
+  int64_t room = 0;  // for weights, keys and values: what may be taken, less those
 };
 
 class CudaDecoder {

@@ -14,6 +14,7 @@
 #include "models/cuda/batch.h"
 #include "models/cuda/cuda_lora.h"
 #include "models/cuda/forward.h"
+#include "models/cuda/front.h"
 #include "models/cuda/graphs.h"
 #include "models/cuda/memory/kv.h"
 #include "models/cuda/memory/states.h"
@@ -63,6 +64,9 @@ struct CudaDecoder::Impl {
 
   Status Start();
   Status PlanFree();
+  void PlanFed(const Model& host);
+  Status MakeFed(const Model& host);
+  Status RunFront(const RaggedBatch& batch);
   Status PlanAndCheck(const WeightBytes& weight_bytes);
   Status PlanRows();
   void MakeGemm();
@@ -72,9 +76,14 @@ struct CudaDecoder::Impl {
   Status QueueDecode(ForwardStrategy strategy, int count, bool sampled, bool captured);
   Result<GpuTurns::Turn> TakeTurn() { return turns ? turns->Take() : GpuTurns::Turn(); }
   Status TakeInput(const RaggedBatch& batch);
+  Status SendInput(const RaggedBatch& batch, const Input& from);
   Status QueueLayers(ForwardStrategy strategy, int count, int rows);
-  // Whether decode steps may be captured graphs: not with work of the host in the middle.
-  bool captures() const { return options.launch != StepLaunch::kEager && options.experts_elsewhere == 0; }
+  // Whether a decode step of so many tokens may be a captured graph.
+  bool Captures(int64_t count) const {
+    return options.launch != StepLaunch::kEager && count <= DecodeGraphs::kMaxSequences &&
+           count <= forward->max_queued();
+  }
+  Status LaunchGraph(const DecodeGraphs::Kind& kind, FunctionRef<Status()> queue);
 
   CudaDecoderOptions options;
   Status runs;  // whether it does
@@ -97,6 +106,8 @@ struct CudaDecoder::Impl {
   std::optional<cuda::Gemm> gemm;  // until forward has it
   std::string no_gemm;             // why there is none
   std::optional<CudaForward> forward;
+  std::unique_ptr<cuda::WeightFeed> experts_feed;  // none: options.feed_experts_from is 0
+  std::unique_ptr<CudaFront> front;
   DecodeGraphs graphs;
   bool embeds = true, heads = true;  // whether it has the embedding, and the output head
   Input input;                       // where it has no embedding
@@ -116,6 +127,7 @@ Result<std::unique_ptr<CudaDecoder>> CudaDecoder::Make(const Model& host, const 
   impl->model.experts_elsewhere = options.experts_elsewhere;
   CELER_RETURN_IF_ERROR(impl->Start());
   impl->model.weights->set_plan(host.plan().With(options.weights));
+  impl->PlanFed(host);
   CELER_RETURN_IF_ERROR(impl->PlanAndCheck([&](const cuda::DeviceWeights& store) {
     return CudaModel::PlannedBytes(host, store, options.experts_elsewhere);
   }));
@@ -124,7 +136,33 @@ Result<std::unique_ptr<CudaDecoder>> CudaDecoder::Make(const Model& host, const 
                                                             : loaded.error();
   CELER_RETURN_IF_ERROR(impl->PlanRows());
   CELER_RETURN_IF_ERROR(impl->Allocate());
+  CELER_RETURN_IF_ERROR(impl->MakeFed(host));
   return std::unique_ptr<CudaDecoder>(new CudaDecoder(std::move(impl)));
+}
+
+// Places for weights that are sent for every prompt.
+void CudaDecoder::Impl::PlanFed(const Model& host) {
+  const cuda::DeviceWeights& store = *model.weights;
+  if (options.feed_experts_from > 0)
+    plan.fed +=
+        cuda::WeightFeed::DeviceBytes(CudaModel::FedExpertsBytes(host, store, options.experts_elsewhere)) +
+        model.config.layers * CudaModel::RouterBytes(model.config);
+  if (options.front.host) plan.fed += CudaFront::Bytes(*options.front.host, store, shape, options.kv);
+}
+
+Status CudaDecoder::Impl::MakeFed(const Model& host) {
+  if (options.feed_experts_from > 0) {
+    CELER_ASSIGN(experts_feed, cuda::WeightFeed::Make(options.device,
+                                                      CudaModel::FedExpertsBytes(host, *model.weights,
+                                                                                 options.experts_elsewhere),
+                                                      *options.feed_pool));
+    CELER_RETURN_IF_ERROR(model.FeedExperts(host, experts_feed.get()));
+    forward->set_feed(experts_feed.get());
+  }
+  if (!options.front.host) return {};
+  CELER_ASSIGN(front, CudaFront::Make(options.device, options.front, options.kv, options.weights,
+                                      *options.feed_pool, *operators, &batch));
+  return CudaStatus(cudaStreamSynchronize(nullptr), "getting the GPU ready");
 }
 
 Result<CudaMeasure> CudaDecoder::Measure(const Model& host, const CudaDecoderOptions& options) {
@@ -148,6 +186,10 @@ Result<CudaMeasure> CudaDecoder::Measure(const Model& host, const CudaDecoderOpt
   };
   measure.embedding = planned(w.embedding);
   measure.head = planned(w.head);
+  measure.fed_layers = CudaFront::Bytes(host, store, impl.shape, options.kv);
+  const std::vector<bool> all(static_cast<size_t>(host.config().layers), true);
+  measure.fed_experts = cuda::WeightFeed::DeviceBytes(CudaModel::FedExpertsBytes(host, store, all)) +
+                        host.config().layers * CudaModel::RouterBytes(host.config());
   CELER_RETURN_IF_ERROR(impl.PlanFree());
   impl.plan.workspace = CudaWorkspace::Bytes(impl.shape);
   impl.plan.staging = 2 * cuda::DeviceWeights::kStagingBytes;
@@ -430,20 +472,41 @@ bool CudaDecoder::LoraFits(Lora lora) const {
 Status CudaDecoder::Impl::TakeInput(const RaggedBatch& of) {
   if (embeds) return {};
   if (!input) return Error::Invalid("a batch before set_input(): there is no embedding here");
+  return SendInput(of, input);
+}
+
+Status CudaDecoder::Impl::SendInput(const RaggedBatch& of, const Input& from) {
   const int64_t values = std::ssize(of.positions) * model.config.hidden;
   CELER_ASSIGN(std::byte * piece, uploads->Begin(values * 4));
   auto* const x = reinterpret_cast<float*>(piece);
-  CELER_RETURN_IF_ERROR(input(of, x));
+  CELER_RETURN_IF_ERROR(from(of, x));
   if (model.residual_scale != 1)
     for (int64_t i = 0; i < values; ++i) x[i] /= model.residual_scale;
   CELER_RETURN_IF_ERROR(uploads->Copy(workspace.memory().x, x, values * 4));
   return uploads->End();
 }
 
+// In the place of what the host would send.
+Status CudaDecoder::Impl::RunFront(const RaggedBatch& of) {
+  CELER_RETURN_IF_ERROR(SendInput(of, front->options().embed));
+  CELER_ASSIGN(const ForwardStrategy strategy,
+               ChooseForward(front->Facts(static_cast<int>(of.token_count()), MostKeys(of))));
+  return front->Run(strategy, of, *uploads);
+}
+
 // A batch on the stream, operator by operator.
 Status CudaDecoder::Impl::QueueLayers(ForwardStrategy strategy, int count, int rows) {
   forward->Run(strategy, count, rows);
   return fault.Take("running the model on the GPU");
+}
+
+// With the host's part of it.
+Status CudaDecoder::Impl::LaunchGraph(const DecodeGraphs::Kind& kind, FunctionRef<Status()> queue) {
+  forward->set_queued(true);
+  const Status launched = graphs.Launch(kind, *stream, queue);
+  forward->set_queued(false);
+  CELER_RETURN_IF_ERROR(launched);
+  return !options.experts_elsewhere.empty() ? forward->AnswerExperts(kind.sequences) : Status();
 }
 
 Status CudaDecoder::Forward(const RaggedBatch& batch, std::span<const int32_t> slots, Lora lora) {
@@ -464,21 +527,33 @@ Status CudaDecoder::Forward(const RaggedBatch& batch, std::span<const int32_t> s
       const ForwardStrategy strategy,
       ChooseForward(step ? d.forward->StepFacts(static_cast<int>(count), keys)
                          : d.forward->BatchFacts(static_cast<int>(count), static_cast<int>(rows), keys)));
+  const bool in_front = !step && d.front && d.front->Takes(batch);
+  GpuTurns::Turn turn;
+  if (in_front) {
+    CELER_ASSIGN(turn, d.TakeTurn());
+    d.marks.Begin(*d.stream, /*captured=*/false);
+    CELER_RETURN_IF_ERROR(d.RunFront(batch));
+  }
   CELER_RETURN_IF_ERROR(
       d.batch.Send(batch, d.state_slots > 0 ? slots : std::span<const int32_t>(), *d.uploads));
-  CELER_RETURN_IF_ERROR(d.TakeInput(batch));
-  CELER_ASSIGN(const GpuTurns::Turn turn, d.TakeTurn());
+  if (!in_front) {
+    CELER_RETURN_IF_ERROR(d.TakeInput(batch));
+    CELER_ASSIGN(turn, d.TakeTurn());
+  }
   d.last_rows = rows;
   d.last_tokens = count;
-  if (step && d.captures() && !d.marks.on() && count <= DecodeGraphs::kMaxSequences)
-    return d.graphs.Launch({.strategy = strategy,
-                            .sampled = false,
-                            .adapted = d.operators->lora != nullptr,
-                            .sequences = static_cast<int>(count)},
-                           *d.stream, [&] { return d.QueueLayers(strategy, static_cast<int>(count), 0); });
-  d.marks.Begin(*d.stream, /*captured=*/false);
+  if (step && d.Captures(count) && !d.marks.on())
+    return d.LaunchGraph({.strategy = strategy,
+                          .sampled = false,
+                          .adapted = d.operators->lora != nullptr,
+                          .sequences = static_cast<int>(count)},
+                         [&] { return d.QueueLayers(strategy, static_cast<int>(count), 0); });
+  if (!in_front) d.marks.Begin(*d.stream, /*captured=*/false);
+  d.forward->set_feeds(d.experts_feed && count >= d.options.feed_experts_from && !d.forward->watched());
   const Status queued = d.QueueLayers(strategy, static_cast<int>(count), static_cast<int>(rows));
+  d.forward->set_feeds(false);
   d.marks.Mark(Op::kLogits);  // where they end
+  if (in_front) CELER_RETURN_IF_ERROR(d.front->Finish());
   CELER_RETURN_IF_ERROR(queued);
   return d.marks.Take();
 }
@@ -562,17 +637,18 @@ Status CudaDecoder::Decode(const RaggedBatch& batch, Choose choose, std::span<co
   d.last_rows = count;
   CELER_ASSIGN(const GpuTurns::Turn turn, d.TakeTurn());
   const auto queue = [&] { return d.QueueDecode(strategy, rows, sampled, /*captured=*/true); };
-  if (d.marks.on() && d.options.experts_elsewhere == 0)  // a graph of its own, with the events inside
+  const bool hosted = !d.options.experts_elsewhere.empty();
+  if (d.marks.on() && !hosted)  // a graph of its own, with the events inside
     CELER_RETURN_IF_ERROR(DecodeGraphs::LaunchOnce(*d.stream, queue));
   // Larger steps take so long that the host is ahead of them without a graph.
-  else if (!d.captures() || count > DecodeGraphs::kMaxSequences)
+  else if (!d.Captures(count) || d.marks.on())
     CELER_RETURN_IF_ERROR(d.QueueDecode(strategy, rows, sampled, /*captured=*/false));
   else
-    CELER_RETURN_IF_ERROR(d.graphs.Launch({.strategy = strategy,
-                                           .sampled = sampled,
-                                           .adapted = d.operators->lora != nullptr,
-                                           .sequences = rows},
-                                          *d.stream, queue));
+    CELER_RETURN_IF_ERROR(d.LaunchGraph({.strategy = strategy,
+                                         .sampled = sampled,
+                                         .adapted = d.operators->lora != nullptr,
+                                         .sequences = rows},
+                                        queue));
   CELER_RETURN_IF_ERROR(d.outputs.StepDone(batch.positions[0]).Record(*d.stream));
   return d.marks.Take();
 }
@@ -644,7 +720,7 @@ const std::string& CudaDecoder::device_name() const {
   return impl_->device_name;
 }
 bool CudaDecoder::needs_host() const {
-  return !impl_->embeds || impl_->options.experts_elsewhere > 0;
+  return !impl_->embeds || !impl_->options.experts_elsewhere.empty();
 }
 int CudaDecoder::device() const {
   return impl_->options.device;

@@ -1,9 +1,13 @@
 #include "models/cuda/forward.h"
 
+#include <algorithm>
+#include <exception>
+
 #include "base/check.h"
 #include "device/cuda_allocator.h"
 #include "kernels/llm/embed/embed_cuda.h"
 #include "kernels/llm/rms_norm/norm_cuda.h"
+#include "models/cuda/graphs.h"
 
 namespace celer {
 
@@ -16,6 +20,9 @@ CudaForward::CudaForward(CudaOperators& op)
     : op_(op), fused_(op), matvec_(op), wgmma_(op), joined_(op), general_(op) {}
 
 Status CudaForward::Make(int device, std::optional<cuda::Gemm> gemm) {
+  if (!op_.model.experts_elsewhere.empty())
+    CELER_RETURN_IF_ERROR(crossing_.Make(
+        device, std::min<int64_t>(op_.shape.sequences, DecodeGraphs::kMaxSequences) * op_.config().hidden));
   if (!gemm) return {};
   if (op_.shape.codes) {
     codes_ = std::make_unique<CodesStrategy>(op_, std::move(*gemm), *op_.shape.codes);
@@ -143,8 +150,10 @@ void CudaForward::Layers(LayerStrategy& by, int count) {
   const cuda::DeviceBatch batch = op_.batch_state.OnDevice(count);
   by.Begin();
   Watch(-1, count);
+  if (feeds_) op_.Check(feed_->Begin());
   for (int64_t i = 0; i < op_.config().layers; ++i) {
     const DeviceLayer& w = op_.model.layers[static_cast<size_t>(i)];
+    if (around_.before) op_.Check(around_.before(i));
     const bool recurrent = op_.config().IsRecurrent(i);
     op_.marks.Mark(recurrent ? Op::kRecurrent : Op::kQkv);
     by.Qkv(w, batch, i);
@@ -158,7 +167,7 @@ void CudaForward::Layers(LayerStrategy& by, int count) {
     if (!parallel) output();
     if (w.sparse()) {
       op_.marks.Mark(Op::kMoe);
-      w.experts_elsewhere ? ExpertsElsewhere(i, count) : op_.Moe(w, count);
+      RunMoe(w, i, count);
     } else {
       op_.marks.Mark(Op::kGateUp);
       by.GateUp(w, batch, i);
@@ -166,31 +175,69 @@ void CudaForward::Layers(LayerStrategy& by, int count) {
       op_.marks.Mark(Op::kDown);
       by.Down(w, batch, i);
     }
+    if (around_.after) op_.Check(around_.after(i));
     Watch(i, count);
   }
+}
+
+void CudaForward::RunMoe(const DeviceLayer& w, int64_t layer, int count) {
+  if (!w.experts_elsewhere) return op_.Moe(w, count);
+  if (!feeds_) return ExpertsElsewhere(layer, count);
+  op_.Check(feed_->Arrive(op_.stream));
+  op_.Moe(op_.model.fed[static_cast<size_t>(layer)], count);
+  op_.Check(feed_->Leave(op_.stream));
+}
+
+int64_t CudaForward::max_queued() const {
+  return !op_.model.experts_elsewhere.empty() ? crossing_.floats() / op_.config().hidden
+                                              : op_.shape.max_tokens;
+}
+
+// The GPU waits for every answer, so all are given, whatever became of those in front.
+Status CudaForward::AnswerExperts(int count) {
+  Status failed;
+  std::exception_ptr thrown;
+  for (int64_t i = 0; i < op_.config().layers; ++i) {
+    if (!op_.model.layers[static_cast<size_t>(i)].experts_elsewhere) continue;
+    CELER_RETURN_IF_ERROR(crossing_.Answer(op_.stream, [&](float* x) {
+      if (!failed || thrown) return;
+      try {
+        failed = RunExperts(i, x, count);
+      } catch (...) {
+        thrown = std::current_exception();
+      }
+    }));
+  }
+  if (thrown) std::rethrow_exception(thrown);
+  return failed;
+}
+
+Status CudaForward::RunExperts(int64_t layer, float* x, int64_t count) const {
+  if (!experts_) return Error::Invalid("a batch before set_experts(): they are not here");
+  return experts_(layer, x, count);
 }
 
 // The experts' layer waits for the GPU, and the GPU for it: both need the whole of x.
 void CudaForward::ExpertsElsewhere(int64_t layer, int count) {
   if (!op_.fault.ok()) return;
   const int64_t values = count * op_.config().hidden;
+  const float scale = op_.model.residual_scale;
+  if (queued_) return op_.Check(crossing_.Launch(op_.memory.x, values, scale, op_.stream));
   const auto bytes = static_cast<size_t>(values) * 4;
-  if (crossing_.size() < bytes) {
+  if (waiting_x_.size() < bytes) {
     auto made = Buffer::Allocate(
         PinnedAllocator(),
         std::max(bytes, static_cast<size_t>(op_.shape.max_tokens * op_.config().hidden) * 4));
     if (!made) return op_.Check(Status(made.error()));
-    crossing_ = std::move(*made);
+    waiting_x_ = std::move(*made);
   }
-  auto* const x = reinterpret_cast<float*>(crossing_.data());
+  auto* const x = reinterpret_cast<float*>(waiting_x_.data());
   op_.Check(cudaMemcpyAsync(x, op_.memory.x, bytes, cudaMemcpyDeviceToHost, op_.stream.get()));
   op_.Check(op_.stream.Synchronize());
   if (!op_.fault.ok()) return;
-  const float scale = op_.model.residual_scale;
   if (scale != 1)
     for (int64_t i = 0; i < values; ++i) x[i] *= scale;
-  op_.Check(experts_ ? experts_(layer, x, count)
-                     : Status(Error::Invalid("a batch before set_experts(): they are not here")));
+  op_.Check(RunExperts(layer, x, count));
   if (scale != 1)
     for (int64_t i = 0; i < values; ++i) x[i] /= scale;
   op_.Check(cudaMemcpyAsync(op_.memory.x, x, bytes, cudaMemcpyHostToDevice, op_.stream.get()));

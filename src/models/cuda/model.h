@@ -19,6 +19,7 @@
 #include "models/lora/places.h"
 #include "models/step_work.h"
 #include "weights/device_weights.h"
+#include "weights/weight_feed.h"
 
 namespace celer {
 
@@ -83,10 +84,14 @@ struct CudaModel {
   // branches add to it as they are: the embedding's scale and norm_eps, which is that of norms of the residual, are
   // divided likewise, and residual_scale is 1.
   DecoderConfig config;
-  bool general = false;           // !HasPlainLayers of the file's configuration
-  float residual_scale = 1;       // the file's
-  float branch_eps = 0;           // of all other norms, such as those of queries and keys
-  int64_t experts_elsewhere = 0;  // of how many layers, the first ones
+  bool general = false;                 // !HasPlainLayers of the file's configuration
+  float residual_scale = 1;             // the file's
+  float branch_eps = 0;                 // of all other norms, such as those of queries and keys
+  std::vector<bool> experts_elsewhere;  // of which layers; empty: of none
+  bool ExpertsElsewhere(size_t layer) const { return !experts_elsewhere.empty() && experts_elsewhere[layer]; }
+  // What is sent again for every prompt: of these layers the experts are elsewhere, or all of the layers is; by layer, empty
+  // where nothing is fed. The layers' matrices are in the slot then in which they arrive.
+  std::vector<DeviceLayer> fed;
   std::optional<cuda::DeviceWeights> weights;
   DeviceMatrix embedding, head;  // none where other devices have the first layers, or the last
   DeviceMatrix positions;        // learned ones
@@ -101,7 +106,7 @@ struct CudaModel {
   static Status CheckMoe(const DecoderConfig& config);
   // What the matrices will take in `store`.
   static int64_t PlannedBytes(const Model& host, const cuda::DeviceWeights& store,
-                              int64_t experts_elsewhere = 0);
+                              const std::vector<bool>& experts_elsewhere = {});
   // Of one of its layers, and of the experts among that.
   struct LayerBytes {
     int64_t all = 0, experts = 0;
@@ -127,6 +132,14 @@ struct CudaModel {
 
   // Into `weights`.
   Status Load(const Model& host);
+  // Of layers whose experts are elsewhere, these with their router as parts of `feed`. `host` outlives it.
+  Status FeedExperts(const Model& host, cuda::WeightFeed* feed);
+  // All layers of `host`, which has neither embedding nor head, as parts of `feed`, in the place of Load().
+  Status FeedLayers(const Model& host, cuda::WeightFeed* feed);
+  // What a slot of either takes.
+  static int64_t FedExpertsBytes(const Model& host, const cuda::DeviceWeights& store,
+                                 const std::vector<bool>& experts_elsewhere);
+  static int64_t FedLayerBytes(const Model& host, const cuda::DeviceWeights& store);
   Status LoadRandom();
 
   // Whether rows would be what the matrices are, and what they would take.
@@ -144,6 +157,7 @@ struct CudaModel {
  private:
   // What the loader has scaled like the branch that it is added to.
   Result<const float*> UploadUnscaled(const float* values, int64_t n);
+  Status UploadLayer(const LayerWeights& l, int64_t layer, DeviceLayer* d);
   Status UploadAttention(const LayerWeights& l, int64_t layer, DeviceLayer* d);
   Status UploadLatent(const LayerWeights& l, DeviceLayer* d);  // in its place
   Status RandomLatent(const float* ones, DeviceLayer* d);

@@ -84,7 +84,7 @@ void CudaModel::Configure(const DecoderConfig& of_file) {
 }
 
 int64_t CudaModel::PlannedBytes(const Model& host, const cuda::DeviceWeights& store,
-                                int64_t experts_elsewhere) {
+                                const std::vector<bool>& experts_elsewhere) {
   const DecoderWeights& w = host.weights();
   const auto planned = [&](const WeightView& view, Role role) {
     return view ? cuda::DeviceWeights::PlannedBytes(store.PlanMatrix(view, role)) : 0;
@@ -94,7 +94,7 @@ int64_t CudaModel::PlannedBytes(const Model& host, const cuda::DeviceWeights& st
   bytes += planned(w.positions, Role::kTable);
   for (size_t i = 0; i < w.layers.size(); ++i) {
     const LayerBytes layer = PlannedLayer(host, w.layers[i], store);
-    bytes += layer.all - (static_cast<int64_t>(i) < experts_elsewhere ? layer.experts : 0);
+    bytes += layer.all - (!experts_elsewhere.empty() && experts_elsewhere[i] ? layer.experts : 0);
   }
   return bytes;
 }
@@ -189,28 +189,33 @@ Status CudaModel::Load(const Model& host) {
   for (int64_t i = 0; i < c.layers; ++i) {
     const LayerWeights& l = w.layers[static_cast<size_t>(i)];
     DeviceLayer d;
-    CELER_RETURN_IF_ERROR(c.IsLatent() ? UploadLatent(l, &d) : UploadAttention(l, i, &d));
-    CELER_RETURN_IF_ERROR(UploadRecurrent(l, &d));
-    if (l.router && i < experts_elsewhere) {
-      d.experts_elsewhere = true;
-    } else if (l.router) {
-      CELER_RETURN_IF_ERROR(UploadExperts(l, &d));
-    } else {
-      CELER_RETURN_IF_ERROR(UploadFfn(l, &d));
-    }
-    const auto norm_of = [&](const float* from, const float** to) -> Status {
-      CELER_ASSIGN(*to, vector(from, c.hidden));
-      return {};
-    };
-    CELER_RETURN_IF_ERROR(norm_of(l.attention_norm, &d.attention_norm));
-    CELER_RETURN_IF_ERROR(norm_of(l.attention_norm_bias, &d.attention_norm_bias));
-    CELER_RETURN_IF_ERROR(norm_of(l.attention_post_norm, &d.attention_post_norm));
-    CELER_RETURN_IF_ERROR(norm_of(l.ffn_norm, &d.ffn_norm));
-    CELER_RETURN_IF_ERROR(norm_of(l.ffn_norm_bias, &d.ffn_norm_bias));
-    CELER_RETURN_IF_ERROR(norm_of(l.ffn_post_norm, &d.ffn_post_norm));
+    CELER_RETURN_IF_ERROR(UploadLayer(l, i, &d));
     layers.push_back(d);
   }
   return weights->Finish();
+}
+
+Status CudaModel::UploadLayer(const LayerWeights& l, int64_t i, DeviceLayer* d) {
+  const DecoderConfig& c = config;
+  CELER_RETURN_IF_ERROR(c.IsLatent() ? UploadLatent(l, d) : UploadAttention(l, i, d));
+  CELER_RETURN_IF_ERROR(UploadRecurrent(l, d));
+  if (l.router && ExpertsElsewhere(static_cast<size_t>(i))) {
+    d->experts_elsewhere = true;
+  } else if (l.router) {
+    CELER_RETURN_IF_ERROR(UploadExperts(l, d));
+  } else {
+    CELER_RETURN_IF_ERROR(UploadFfn(l, d));
+  }
+  const auto norm_of = [&](const float* from, const float** to) -> Status {
+    CELER_ASSIGN(*to, weights->UploadVector(from, c.hidden));
+    return {};
+  };
+  CELER_RETURN_IF_ERROR(norm_of(l.attention_norm, &d->attention_norm));
+  CELER_RETURN_IF_ERROR(norm_of(l.attention_norm_bias, &d->attention_norm_bias));
+  CELER_RETURN_IF_ERROR(norm_of(l.attention_post_norm, &d->attention_post_norm));
+  CELER_RETURN_IF_ERROR(norm_of(l.ffn_norm, &d->ffn_norm));
+  CELER_RETURN_IF_ERROR(norm_of(l.ffn_norm_bias, &d->ffn_norm_bias));
+  return norm_of(l.ffn_post_norm, &d->ffn_post_norm);
 }
 
 Result<const float*> CudaModel::UploadUnscaled(const float* values, int64_t n) {

@@ -18,6 +18,12 @@ Result<std::unique_ptr<CpuExperts>> CpuExperts::Load(const EngineOptions& option
   return std::unique_ptr<CpuExperts>(new CpuExperts(std::move(model), pool));
 }
 
+int64_t CpuExperts::sparse_layers() const {
+  int64_t count = 0;
+  for (int64_t i = 0; i < layers(); ++i) count += model_.config().IsSparse(i);
+  return count;
+}
+
 std::vector<OperatorWork> CpuExperts::Work(const StepShape& shape) const {
   constexpr int64_t kNoKeys = 1;  // they keep none; what is counted for attention is left out below
   std::vector<OperatorWork> work = CountStep(model_.config(), MatricesOf(model_.weights()), kNoKeys, shape);

@@ -28,6 +28,7 @@ class CpuExperts {
   void Add(int64_t layer, float* x, int64_t tokens) { decoder_.AddExperts(layer, x, tokens); }
 
   int64_t layers() const { return model_.config().layers; }
+  int64_t sparse_layers() const;
   int64_t active_bytes() const { return model_.active_bytes(); }
   const std::map<std::string, int64_t>& bytes_by_format() const { return model_.bytes_by_format(); }
   std::vector<OperatorWork> Work(const StepShape& shape) const;

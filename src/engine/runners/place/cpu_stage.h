@@ -18,6 +18,10 @@ class CpuStage : public Stage {
   const Info& info() const override { return info_; }
   Status Run(const RaggedBatch& batch, float* x) override;
 
+  // What the first of all layers reads: x[tokens, hidden].
+  void Embed(const RaggedBatch& batch, float* x) { decoder_.EmbedAlone(batch, x); }
+  std::span<const KvLayerView> kv() const { return kv_.layers(); }
+
   Status CopyBlocks(std::span<const BlockCopy> copies) override;
   Status SwapOut(std::span<const BlockCopy> copies) override;
   Status SwapIn(std::span<const BlockCopy> copies) override;

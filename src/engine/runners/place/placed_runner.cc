@@ -28,7 +28,9 @@ void PlacedRunner::set_last(std::unique_ptr<Runner> last, int64_t kv_bytes_per_t
     info_.weight_bytes += stage->info().weight_bytes;
     for (const auto& [format, bytes] : stage->info().bytes_by_format) info_.bytes_by_format[format] += bytes;
   }
+  info_.crossings = std::ssize(stages_);
   for (const std::unique_ptr<CpuExperts>& some : experts_) {
+    info_.crossings += some->sparse_layers();
     info_.parts.push_back({"cpu", some->active_bytes()});
     info_.device += " + experts of " + std::to_string(some->layers()) + " layers on cpu";
     info_.weight_bytes += some->active_bytes();

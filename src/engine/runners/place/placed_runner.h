@@ -25,6 +25,9 @@ class PlacedRunner : public Runner {
   void set_last(std::unique_ptr<Runner> last, int64_t kv_bytes_per_token,
                 std::vector<std::unique_ptr<CpuExperts>> experts);
 
+  // What the stages and the last runner use, until they are gone.
+  void Keep(std::shared_ptr<const void> kept) { kept_.push_back(std::move(kept)); }
+
   // Runs the stages: x[tokens, hidden] is what the last of them leaves. An error is one of the step, too.
   Status Input(const RaggedBatch& batch, float* x);
   ThreadPool& pool() { return *pool_; }
@@ -52,6 +55,7 @@ class PlacedRunner : public Runner {
   Status InOrder(std::function<Status()> operation);
   Status RunOperations(std::vector<std::function<Status()>>* operations);
 
+  std::vector<std::shared_ptr<const void>> kept_;
   DecoderConfig config_;
   std::shared_ptr<ThreadPool> pool_;
   std::vector<std::unique_ptr<CpuExperts>> experts_;  // those that use them go first

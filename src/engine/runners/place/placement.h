@@ -9,6 +9,7 @@
 #include "base/device.h"
 #include "base/result.h"
 #include "celer/options.h"
+#include "engine/runners/place/place_patterns.h"
 #include "models/config/layer_range.h"
 
 namespace celer {
@@ -30,6 +31,8 @@ struct PlacementFacts {
   bool tied = false;
   std::vector<Gpu> gpus;  // those of PlacementOptions::devices, or the one device, in their order
   int64_t kv_blocks = 0;  // there must be room for, at least
+  // What sending the weights of layers, or of experts, for every prompt takes of a GPU; 0: that is not possible.
+  int64_t fed_layers = 0, fed_experts = 0;
 };
 
 // Stages in the order in which a batch passes them.
@@ -37,20 +40,42 @@ struct Placement {
   struct Stage {
     Device device;
     LayerRange layers;
-    int64_t cpu_experts = 0;  // of how many of its layers, the first ones, the experts are on the CPU
-    int64_t weights = 0;      // bytes on a GPU; 0 on the CPU, which reads the mapped file
-    int64_t kv = 0;           // for PlacementFacts::kv_blocks
-    int64_t memory = 0;       // that may be taken there, as PlacementFacts::Gpu::memory
+    std::vector<bool> cpu_experts = {};  // of which of its layers the experts are on the CPU; empty: of none
+    int64_t weights = 0;                 // bytes on a GPU; 0 on the CPU, which reads the mapped file
+    int64_t kv = 0;                      // for PlacementFacts::kv_blocks
+    int64_t memory = 0;                  // that may be taken there, as PlacementFacts::Gpu::memory
   };
   std::vector<Stage> stages;
+  int64_t stream_from = 0;  // batches of so many tokens are computed on the GPU alone; 0: none are
 
-  bool alone() const { return stages.size() == 1 && stages[0].cpu_experts == 0; }
+  bool alone() const { return stages.size() == 1 && stages[0].cpu_experts.empty(); }
   // "layers 0 to 19 on cpu; 20 to 31 and the head on cuda:0: weights 1.62 GiB, KV 64.0 MiB of 3.42 GiB"
   std::string ToString(const PlacementFacts& facts) const;
 };
 
-// An error names what fits instead.
-Result<Placement> PlanPlacement(const PlacementOptions& asked, const PlacementFacts& facts);
+// An error names what fits instead. `placed`: what patterns have found; its layers' devices are those of `asked` then, in the
+// order of facts.gpus.
+Result<Placement> PlanPlacement(const PlacementOptions& asked, const PlacementFacts& facts,
+                                const PlacedTensors& placed = {});
+// Layers that patterns have placed, as devices of the options and how many layers each of them has.
+Result<PlacementOptions> WithPlacedLayers(PlacementOptions asked, const PlacedTensors& placed);
+
+// What of a plan can be sent to its GPU for prompts: the layers of a CPU in front of one GPU; experts.
+bool StreamsLayers(const Placement& placement, const PlacementFacts& facts);
+bool StreamsExperts(const Placement& placement, const PlacementFacts& facts);
+
+// From how many tokens on sending is faster than computing on the CPU.
+struct StreamSpeeds {
+  double sent_bytes = 0, host_bytes_per_s = 0;  // to the GPU
+  double macs = 0, cpu_flops = 0;               // of each token on the CPU
+};
+int64_t StreamFrom(const StreamSpeeds& speeds);
+
+// `plan`, with room for what is sent where that is wanted and possible: with stream_prompts auto, where it takes no more than an
+// eighth of a GPU, and `from` is no more than `chunk`, the tokens of the largest batches.
+Result<Placement> WithStreaming(const Placement& plan, const PlacementOptions& asked,
+                                const PlacementFacts& facts, const PlacedTensors& placed, int64_t from,
+                                int64_t chunk);
 
 // `parts` whole numbers near `total` times these shares, which add up to it; at least one each.
 std::vector<int64_t> Portions(int64_t total, const std::vector<double>& shares);

@@ -54,6 +54,7 @@ void CutGate(float deviations, float* gate, int64_t n) {
 
 // A bound needs the whole gate, so it is not fused with the product.
 void SparseGateUp(const GateUpArgs& args, std::span<const MatmulOutput> outputs, const LowRankBatch& added) {
+  const int64_t stride = outputs[0].out_stride;
   Matmul({.x = args.x,
           .tokens = args.tokens,
           .norm = args.norm,
@@ -65,9 +66,9 @@ void SparseGateUp(const GateUpArgs& args, std::span<const MatmulOutput> outputs,
          added);
   args.pool->ParallelFor(args.tokens, /*grain=*/1, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
-      float* const gate = args.out + t * args.up.rows;
+      float* const gate = args.out + t * stride;
       CutGate(*args.cut, gate, args.up.rows);
-      ActivateMul(args.activation, gate, args.up_out + t * args.up.rows, gate, args.up.rows);
+      ActivateMul(args.activation, gate, args.up_out + t * stride, gate, args.up.rows);
     }
   });
 }
@@ -79,7 +80,7 @@ void GateUp(const GateUpArgs& args) {
 }
 
 void GateUp(const GateUpArgs& args, const LowRankBatch& added) {
-  const int64_t stride = args.up.rows;
+  const int64_t stride = args.out_stride > 0 ? args.out_stride : args.up.rows;
   const bool gated = static_cast<bool>(args.gate);
   const MatmulOutput both[] = {{.w = args.gate, .out = args.out, .out_stride = stride},
                                {.w = args.up, .out = args.up_out, .out_stride = stride}};

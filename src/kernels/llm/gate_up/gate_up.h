@@ -27,6 +27,7 @@ struct GateUpArgs {
   std::optional<float> cut = std::nullopt;
   float* up_out = nullptr;  // scratch [tokens, intermediate]; without a gate none is needed
   float* out = nullptr;     // [tokens, intermediate]
+  int64_t out_stride = 0;   // from one token to the next, in both; 0: intermediate
   ThreadPool* pool = nullptr;
 };
 

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "device/aligned_vector.h"
 #include "kernels/llm/low_rank/adapted.h"
+#include "kernels/llm/moe/experts_together.h"
 #include "kernels/llm/rms_norm/rms_norm.h"
 #include "kernels/network/rows/rows.h"
 #include "kernels/shared/vec.h"
@@ -116,6 +117,33 @@ std::vector<Route> MixSparsely(std::span<const float> logits, float jitter) {
   return {first, second};
 }
 
+// Each expert by all threads, one after the other.
+void RunExpertsByTurns(const MoeArgs& args, std::span<const std::vector<MoeSlot>> by_expert,
+                       const float* normed, float* to, const LowRankBatch& added) {
+  const int64_t hidden = args.router.cols, top = args.experts_per_token;
+  Floats contribution = MakeFloats(args.tokens * top * hidden);  // [tokens, rank, hidden], weighted
+  for (size_t e = 0; e < by_expert.size(); ++e) {
+    const std::vector<MoeSlot>& slots = by_expert[e];
+    if (slots.empty()) continue;
+    Floats gathered = MakeFloats(static_cast<int64_t>(slots.size()) * hidden);
+    for (size_t i = 0; i < slots.size(); ++i) {
+      float* const row = gathered.data() + static_cast<int64_t>(i) * hidden;
+      std::copy_n(normed + slots[i].token * hidden, hidden, row);
+      if (args.weight_on_input) vec::Scale(slots[i].weight, row, hidden);
+    }
+    std::vector<int32_t> mix_of;
+    for (const MoeSlot& slot : slots)
+      if (!added.empty()) mix_of.push_back(added.mix_of[slot.token]);
+    const Floats out = RunExpert(args, args.experts[e], gathered.data(), static_cast<int64_t>(slots.size()),
+                                 {.mixes = added.mixes, .mix_of = mix_of});
+    for (size_t i = 0; i < slots.size(); ++i)
+      vec::Axpy(args.weight_on_input ? 1.0f : slots[i].weight, out.data() + static_cast<int64_t>(i) * hidden,
+                contribution.data() + (slots[i].token * top + slots[i].rank) * hidden, hidden);
+  }
+  for (int64_t i = 0; i < args.tokens * top; ++i)
+    vec::Axpy(args.residual_scale, contribution.data() + i * hidden, to + i / top * hidden, hidden);
+}
+
 }  // namespace
 
 std::vector<Route> RouteToken(std::span<const float> logits, int64_t count, const RouterForm& form) {
@@ -178,11 +206,7 @@ void Moe(const MoeArgs& args, const LowRankBatch& added) {
 
   // Tokens grouped by expert, so that each expert's weights are read once; outputs are kept per (token, rank)
   // and added in rank order, so that a token's sum does not depend on the rest of the batch.
-  struct Slot {
-    int64_t token, rank;
-    float weight;
-  };
-  std::vector<std::vector<Slot>> by_expert(args.experts.size());
+  std::vector<std::vector<MoeSlot>> by_expert(args.experts.size());
   for (int64_t t = 0; t < args.tokens; ++t) {
     const std::span<const float> row(logits.data() + t * args.router.rows, args.experts.size());
     const std::vector<Route> routes = RouteToken(row, top, args.form);
@@ -191,27 +215,10 @@ void Moe(const MoeArgs& args, const LowRankBatch& added) {
       by_expert[route.expert].push_back({t, k, route.weight});
     }
   }
-  Floats contribution = MakeFloats(args.tokens * top * hidden);  // [tokens, rank, hidden], weighted
-  for (size_t e = 0; e < by_expert.size(); ++e) {
-    const std::vector<Slot>& slots = by_expert[e];
-    if (slots.empty()) continue;
-    Floats gathered = MakeFloats(static_cast<int64_t>(slots.size()) * hidden);
-    for (size_t i = 0; i < slots.size(); ++i) {
-      float* const row = gathered.data() + static_cast<int64_t>(i) * hidden;
-      std::copy_n(normed.data() + slots[i].token * hidden, hidden, row);
-      if (args.weight_on_input) vec::Scale(slots[i].weight, row, hidden);
-    }
-    std::vector<int32_t> mix_of;
-    for (const Slot& slot : slots)
-      if (!added.empty()) mix_of.push_back(added.mix_of[slot.token]);
-    const Floats out = RunExpert(args, args.experts[e], gathered.data(), static_cast<int64_t>(slots.size()),
-                                 {.mixes = added.mixes, .mix_of = mix_of});
-    for (size_t i = 0; i < slots.size(); ++i)
-      vec::Axpy(args.weight_on_input ? 1.0f : slots[i].weight, out.data() + static_cast<int64_t>(i) * hidden,
-                contribution.data() + (slots[i].token * top + slots[i].rank) * hidden, hidden);
-  }
-  for (int64_t i = 0; i < args.tokens * top; ++i)
-    vec::Axpy(args.residual_scale, contribution.data() + i * hidden, to + i / top * hidden, hidden);
+  if (added.empty() && FewSlots(args))
+    RunExpertsTogether(args, by_expert, normed.data(), to);
+  else
+    RunExpertsByTurns(args, by_expert, normed.data(), to, added);
 
   if (args.shared) {
     const Floats out = RunExpert(args, *args.shared, normed.data(), args.tokens, added);

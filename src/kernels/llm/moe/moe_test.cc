@@ -4,10 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <functional>
 #include <limits>
 #include <vector>
 
+#include "device/aligned_vector.h"
+#include "formats/test_rows.h"
+#include "kernels/llm/matmul/matmul.h"
 #include "kernels/shared/test_util.h"
 
 namespace celer {
@@ -152,6 +156,97 @@ TEST(RouteToken, ANumberThatIsNoneSpoilsAllWeights) {
         EXPECT_LT(route.expert, 40);
       }
     }
+}
+
+// Matrices of a mixture, packed for the chosen kernels where these pack.
+class Mixture {
+ public:
+  Mixture(DType dtype, int64_t experts, int64_t hidden, int64_t width, bool gated, bool biased)
+      : router_(Matrix(DType::kF32, experts, hidden)) {
+    for (int64_t e = 0; e < experts; ++e) {
+      ExpertWeights one;
+      if (gated) one.gate = Matrix(dtype, width, hidden);
+      one.up = Matrix(dtype, width, hidden);
+      one.down = Matrix(dtype, hidden, width);
+      if (biased) {
+        one.gate_bias = gated ? Bias(width) : nullptr;
+        one.up_bias = Bias(width);
+        one.down_bias = Bias(hidden);
+      }
+      experts_.push_back(one);
+    }
+    norm_ = testing::RandomFloats(hidden, 5);
+  }
+
+  // What is added to x[tokens, hidden].
+  std::vector<float> Run(const std::vector<float>& x, const MoeArgs& form, ThreadPool& pool) const {
+    std::vector<float> out = x;
+    MoeArgs args = form;
+    args.x = out.data();
+    args.tokens = std::ssize(x) / router_.cols;
+    args.norm = norm_.data();
+    args.router = router_;
+    args.experts = experts_;
+    args.pool = &pool;
+    Moe(args);
+    return out;
+  }
+
+ private:
+  WeightView Matrix(DType dtype, int64_t rows, int64_t cols) {
+    const int64_t row_bytes = *BytesFor(dtype, cols);
+    std::vector<std::byte>& data = memory_.emplace_back(static_cast<size_t>(rows * row_bytes));
+    for (int64_t r = 0; r < rows; ++r)
+      std::ranges::copy(RandomWeightRow(dtype, cols, seed_++), data.data() + r * row_bytes);
+    WeightView view = {
+        .dtype = dtype, .rows = rows, .cols = cols, .data = data.data(), .row_bytes = row_bytes};
+    const MatmulKernels& kernels = ChosenMatmul();
+    const int64_t bytes = kernels.packed_bytes ? kernels.packed_bytes(view) : 0;
+    if (bytes == 0) return view;
+    packed_.emplace_back(static_cast<size_t>(bytes));
+    ThreadPool pool({.threads = 1});
+    kernels.pack(view, pool, packed_.back().data());
+    return PackedView(view, kernels, packed_.back().data());
+  }
+  const float* Bias(int64_t n) { return biases_.emplace_back(testing::RandomFloats(n, seed_++)).data(); }
+
+  uint32_t seed_ = 1;
+  std::deque<std::vector<std::byte>> memory_;
+  std::deque<AlignedVector<std::byte>> packed_;
+  std::deque<std::vector<float>> biases_;
+  std::vector<float> norm_;
+  WeightView router_;
+  std::vector<ExpertWeights> experts_;
+};
+
+// Few tokens run their experts together, many by turns: what a token gets is the same bits, with any number of threads.
+TEST(Moe, FewTokensGetTheBitsOfMany) {
+  constexpr int64_t kTokens = 90, kHidden = 96, kExperts = 12;
+  for (const DType dtype : {DType::kQ4_0, DType::kQ8_0, DType::kBf16, DType::kF32})
+    for (const int64_t width : {int64_t{32}, int64_t{160}})
+      for (const bool gated : {true, false})
+        for (const bool odd : {false, true}) {
+          SCOPED_TRACE(::testing::Message() << Name(dtype) << " " << width << (gated ? " gated" : "")
+                                            << (odd ? " with biases" : ""));
+          const Mixture mixture(dtype, kExperts, kHidden, width, gated, odd);
+          MoeArgs form;
+          form.weight_on_input = odd;
+          form.experts_per_token = 3;
+          form.residual_scale = odd ? 0.5f : 1.0f;
+          const auto x = testing::RandomFloats(kTokens * kHidden, 77);
+          ThreadPool three({.threads = 3});
+          const std::vector<float> together = mixture.Run(x, form, three);
+          for (const int threads : {1, 3, 7}) {
+            ThreadPool pool({.threads = threads});
+            for (const int64_t tokens : {int64_t{1}, int64_t{2}, int64_t{9}, int64_t{42}})
+              for (int64_t first = 0; first + tokens <= kTokens; first += 29) {
+                const auto begin = x.begin() + first * kHidden;
+                const std::vector<float> few = mixture.Run({begin, begin + tokens * kHidden}, form, pool);
+                ASSERT_TRUE(std::equal(few.begin(), few.end(), together.begin() + first * kHidden))
+                    << threads << " threads, " << tokens << " tokens from " << first;
+              }
+          }
+        }
 }
 
 }  // namespace

@@ -13,14 +13,15 @@ std::string CudaMemoryPlan::ToString() const {
   const auto size = [](int64_t bytes) { return FormatBytes(static_cast<uint64_t>(bytes)); };
   const std::string with_states =
       states() > 0 ? fmt::format(", states {} ({} sequences)", size(states()), state_slots) : "";
+  const std::string with_fed = fed > 0 ? ", weights of prompts " + size(fed) : "";
   const std::string with_lora = lora > 0 ? ", adapters " + size(lora) : "";
   // An empty GPU holds half a gigabyte of the driver's own.
   constexpr int64_t kNotable = int64_t{2} << 30;
   const std::string with_held = held > kNotable ? " (" + size(held) + " of the GPU are taken already)" : "";
   return fmt::format(
-      "weights {}{}, KV {} ({} a token){}, workspace {}{}, staging {}, margin {}: {} of {} free{}",
+      "weights {}{}, KV {} ({} a token){}, workspace {}{}{}, staging {}, margin {}: {} of {} free{}",
       size(weights), rows > 0 ? " and as rows " + size(rows) : "", size(kv()),
-      size(kv_block_bytes / kKvBlockTokens), with_states, size(workspace), with_lora, size(staging),
+      size(kv_block_bytes / kKvBlockTokens), with_states, size(workspace), with_fed, with_lora, size(staging),
       size(margin), size(total()), size(free), with_held);
 }
 

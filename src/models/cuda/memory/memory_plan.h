@@ -15,6 +15,7 @@ namespace celer {
 struct CudaMemoryPlan {
   int64_t weights = 0, workspace = 0, staging = 0, free = 0;  // staging: while weights are loaded
   int64_t rows = 0;                           // weights a second time, in the order of cuBLASLt
+  int64_t fed = 0;                            // places for weights that are sent for every prompt
   int64_t lora = 0;                           // adapters, and what they need beside them
   int64_t margin = 0;                         // for the driver and for other programs
   int64_t held = 0;                           // of the GPU, by whomever
@@ -22,9 +23,11 @@ struct CudaMemoryPlan {
   int64_t state_slots = 0, state_bytes = 0;   // of recurrent layers; bytes of one slot
   int64_t kv() const { return kv_blocks * kv_block_bytes; }
   int64_t states() const { return state_slots * state_bytes; }
-  int64_t total() const { return weights + rows + kv() + states() + workspace + lora + staging + margin; }
+  int64_t total() const {
+    return weights + rows + kv() + states() + workspace + fed + lora + staging + margin;
+  }
   int64_t room() const {
-    return free - weights - rows - workspace - lora - staging - margin;
+    return free - weights - rows - workspace - fed - lora - staging - margin;
   }  // for keys and values, and for states
   std::string ToString() const;
   // The nearest setting that fits, for a plan that does not: a shorter context, or smaller weights, in that
