@@ -34,13 +34,14 @@ void CudaOperators::Moe(const DeviceLayer& w, int count) {
   const DecoderConfig& c = config();
   const int experts = static_cast<int>(c.moe.experts), top = TopOf(c.moe, w),
             hidden = static_cast<int>(c.hidden), routed = experts + (w.shared_gate ? 1 : 0);
-  const auto chosen = ChooseMoe(
-      {.tokens = count,
-       .deterministic = shape.deterministic,
-       // It adds to x.
-       .moe_step = AddsToX() && cuda::MoeStepRuns(w.expert_gate_up, w.expert_down, experts, top, hidden),
-       .moe_grouped =
-           memory.moe_x_bf16 && cuda::MoeGroupedRuns(w.expert_gate_up.first, w.expert_down.first)});
+  const auto chosen =
+      ChooseMoe({.tokens = count,
+                 .deterministic = shape.deterministic,
+                 // It adds to x.
+                 .moe_step = AddsToX() && !AdaptsExperts() &&
+                             cuda::MoeStepRuns(w.expert_gate_up, w.expert_down, experts, top, hidden),
+                 .moe_grouped =
+                     memory.moe_x_bf16 && cuda::MoeGroupedRuns(w.expert_gate_up.first, w.expert_down.first)});
   if (!chosen) return Check(Status(chosen.error()));
   if (*chosen == MoeStrategy::kStep) return MoeStep(w, count);
   const bool grouped = *chosen == MoeStrategy::kGrouped;
@@ -59,6 +60,7 @@ void CudaOperators::Moe(const DeviceLayer& w, int count) {
                                .deterministic = shape.deterministic,
                                .logits = memory.router_logits},
                               stream.get()));
+  if (AdaptsExperts()) AdaptRouter(w, count);
   Check(cuda::LaunchMoeRoute({.logits = memory.router_logits,
                               .logits_stride = routed,
                               .tokens = count,
@@ -77,8 +79,11 @@ void CudaOperators::Moe(const DeviceLayer& w, int count) {
                               .bf16_width = grouped ? gate_up.padded : 0,
                               .plan = plan},
                              stream.get()));
-  grouped ? MoeGrouped(w, job_tokens, plan) : MoeJobs(w, job_tokens, plan);
-  if (w.down) SharedExpert(w, count);
+  if (AdaptsExperts())
+    AdaptedExperts(w, grouped, job_tokens, count, plan);
+  else
+    grouped ? MoeGrouped(w, job_tokens, plan) : MoeJobs(w, job_tokens, plan);
+  if (w.down) AdaptsExperts() ? AdaptedSharedExpert(w, count) : SharedExpert(w, count);
   ClearSum(Part::kDown, count);
   Check(cuda::LaunchMoeCombine({.out = memory.moe_out,
                                 .tokens = count,

@@ -154,6 +154,15 @@ struct CudaOperators {
   void MoeGrouped(const DeviceLayer& w, int job_tokens, const cuda::MoePlan& plan);
   void MoeJobs(const DeviceLayer& w, int job_tokens, const cuda::MoePlan& plan);
   void SharedExpert(const DeviceLayer& w, int count);
+  // moe_adapted_cuda.cc, of a batch with adapters that change these: each product apart, and what its tokens add to it.
+  bool AdaptsExperts() const { return lora && lora->TouchesExperts(); }
+  void AdaptRouter(const DeviceLayer& w, int count);
+  void AdaptedExperts(const DeviceLayer& w, bool grouped, int job_tokens, int count,
+                      const cuda::MoePlan& plan);
+  void AdaptedSharedExpert(const DeviceLayer& w, int count);
+  void ExpertProduct(const cuda::ExpertMatrices& w, const std::byte* x, float* out, bool grouped,
+                     int job_tokens, const cuda::MoePlan& plan, int tokens = 0);
+  int64_t LayerOf(const DeviceLayer& w) const { return &w - model.layers.data(); }
   void HeadByWgmma(int rows, const int32_t* of);
   void HeadOfGeneral(int rows, const int32_t* of);
 };

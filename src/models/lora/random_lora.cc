@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "models/lora/lora_adapter.h"
-#include "models/lora/places.h"
 
 namespace celer {
 namespace {
@@ -37,13 +37,15 @@ class Numbers {
 
 std::shared_ptr<const LoraAdapter> MakeRandomLora(const DecoderConfig& config, const RandomLora& what) {
   Numbers numbers(what);
+  const std::span<const LoraPart> parts =
+      what.parts.empty() ? std::span<const LoraPart>(kParts) : std::span<const LoraPart>(what.parts);
   std::vector<LoraMatrix> matrices;
   LoraInfo info{.name = what.name,
                 .path = "",
                 .content = "random:" + what.name + ":" + std::to_string(what.seed),
                 .rank = what.rank};
   for (const auto& [place, at] : PlacesByPlace(config)) {
-    if (std::find(kParts.begin(), kParts.end(), place.part) == kParts.end()) continue;
+    if (std::find(parts.begin(), parts.end(), place.part) == parts.end()) continue;
     matrices.push_back({.at = at,
                         .module = what.name,
                         .rank = what.rank,

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "models/config/decoder_config.h"
 #include "models/lora/lora.h"
+#include "models/lora/places.h"
 
 namespace celer {
 
@@ -16,8 +18,9 @@ struct RandomLora {
   uint32_t seed = 1;
   bool bf16 = true;    // numbers that bf16 holds as they are, as most published adapters have
   float size = 0.02f;  // of the numbers, at most
+  // Which products; none: every projection of attention and of dense MLPs. Not the embedding, which is none.
+  std::vector<LoraPart> parts = {};
 };
-// Of every projection of attention and of dense MLPs.
 std::shared_ptr<const LoraAdapter> MakeRandomLora(const DecoderConfig& config, const RandomLora& what);
 
 }  // namespace celer

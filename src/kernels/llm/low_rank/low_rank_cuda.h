@@ -20,11 +20,11 @@ enum class LowRankType : uint8_t { kF32, kBf16, kF16 };
 // As LowRankTerm; all null: the adapter has none for this matrix.
 struct DeviceTerm {
   const void* a = nullptr;  // [rank, a_stride]; of an embedding [tokens, rank]
-  const void* b = nullptr;  // [rank, rows]
+  const void* b = nullptr;  // [rank, b_stride], of which the matrix has the first `rows`
   const float* row_scale = nullptr;
   const float* shift = nullptr;
   const void* whole = nullptr;  // [rows, whole_stride]
-  int32_t rank = 0, a_stride = 0, whole_stride = 0;
+  int32_t rank = 0, a_stride = 0, b_stride = 0, whole_stride = 0;
   LowRankType a_type = LowRankType::kF32, b_type = LowRankType::kF32, whole_type = LowRankType::kF32;
 };
 
@@ -56,6 +56,7 @@ struct LowRankTile {
   int32_t rank = 0;  // of all uses together, each rounded up to kLowRankStep
   int32_t plain =
       0;  // whether it is for the tensor cores: terms of A and B in 16 bits alone, rank up to kPlainRank
+  int32_t expert = 0;  // whose terms they are: LowRankArgs::Matrix::expert_places
   std::array<int32_t, kLowRankTile> rows = {};
 };
 
@@ -66,6 +67,7 @@ struct LowRankPlan {
   const DeviceUse* uses = nullptr;
   const DeviceTerm* terms = nullptr;  // [slots, places]
   int places = 0;
+  bool late = false;  // tiles come from a kernel in front, not from the host
 };
 
 struct LowRankArgs {
@@ -95,10 +97,11 @@ struct LowRankArgs {
   // Matrices with the same input. Their products are bare: bias and residual come behind the terms.
   struct Matrix {
     int place = 0;
-    int rows = 0;  // of the matrix
+    int expert_places = 0;  // of mixtures: from one expert's place to the next one's
+    int rows = 0;           // of the matrix
     float* product = nullptr;
     int64_t stride = 0;
-    const float* bias = nullptr;  // [rows]; or none
+    const float* bias = nullptr;  // [rows], of mixtures [experts, rows]; or none
     float* add_to =
         nullptr;  // [rows of the product, stride]: the sum goes there; none: it replaces the product
   };

@@ -213,6 +213,7 @@ class Case {
       d.a = Typed(term, term->type, &term->a);
       d.b = Typed(term, term->type, &term->b);
       d.a_stride = cols_;
+      d.b_stride = rows;
     }
     if (term->dora) d.row_scale = Keep(term, term->row_scale = RandomFloats(rows, ++*seed));
     if (term->shift) d.shift = Keep(term, term->offsets = RandomFloats(rows, ++*seed));
@@ -367,9 +368,9 @@ TEST(LowRankCuda, EmbeddingsAreLookedUp) {
       rows[static_cast<size_t>(matrix.Offset(r, c * 4) / 4)] = table[static_cast<size_t>(r * kCols + c)];
   const OnDevice<float> dtable(rows), da(a), db(b), dwhole(whole), out(before);
   const OnDevice<int32_t> dtokens(tokens);
-  const OnDevice<DeviceTerm> terms(
-      std::vector<DeviceTerm>{{.a = da.get(), .b = db.get(), .rank = kRank, .a_stride = kRank},
-                              {.whole = dwhole.get(), .whole_stride = kCols}});
+  const OnDevice<DeviceTerm> terms(std::vector<DeviceTerm>{
+      {.a = da.get(), .b = db.get(), .rank = kRank, .a_stride = kRank, .b_stride = kCols},
+      {.whole = dwhole.get(), .whole_stride = kCols}});
   const OnDevice<DeviceUse> uses(
       std::vector<DeviceUse>{{.slot = 0, .scale = 0.5f}, {.slot = 1, .scale = 2.0f, .low_at = 8}});
   std::vector<LowRankTile> tiles;

@@ -34,7 +34,7 @@ void GeneralStrategy::AdaptedQkv(const DeviceLayer& w, const Normed& in, int cou
                             .stride = op_.shape.qkv_width()};
   float* to = m_.qkv_rows;
   for (size_t i = 0; i < std::size(projections); to += projections[i]->rows, ++i)
-    adapted.outs[i] = {projections[i]->rows, to};
+    adapted.outs[i] = {.rows = projections[i]->rows, .product = to};
   op_.lora->Shrink(adapted, count);
   Multiply(w, DeviceLayer::kQkv,
            {.matrices = projections,
@@ -52,14 +52,15 @@ void GeneralStrategy::AdaptedGateUp(const DeviceLayer& w, const Normed& in, int 
   constexpr LoraPart kParts[] = {LoraPart::kUp, LoraPart::kGate};
   const DecoderConfig& c = config();
   const DeviceMatrix *const gate[] = {&w.gate}, *const up[] = {&w.up};
-  const CudaLora::Product adapted{.parts = std::span(kParts).first(w.gate ? 2 : 1),
-                                  .layer = LayerOf(w),
-                                  .x = in.x,
-                                  .cols = static_cast<int>(c.hidden),
-                                  .norm = in.norm,
-                                  .eps = c.norm_eps,
-                                  .outs = {{{w.up.rows, m_.up}, {w.gate.rows, m_.mid}}},
-                                  .stride = w.up.rows};
+  const CudaLora::Product adapted{
+      .parts = std::span(kParts).first(w.gate ? 2 : 1),
+      .layer = LayerOf(w),
+      .x = in.x,
+      .cols = static_cast<int>(c.hidden),
+      .norm = in.norm,
+      .eps = c.norm_eps,
+      .outs = {{{.rows = w.up.rows, .product = m_.up}, {.rows = w.gate.rows, .product = m_.mid}}},
+      .stride = w.up.rows};
   op_.lora->Shrink(adapted, count);
   CudaOperators::Projection product{.matrices = gate,
                                     .x = in.x,
@@ -95,19 +96,39 @@ void GeneralStrategy::AdaptedBranch(const DeviceLayer& w, LoraPart part, CudaOpe
   if (part == LoraPart::kDown) p.prepared = std::exchange(mid_prepared_, false);
   p.out = m_.branch;
   p.out_stride = hidden;
-  const CudaLora::Product adapted{.parts = {&part, 1},
-                                  .layer = LayerOf(w),
-                                  .x = p.x,
-                                  .cols = p.matrices[0]->cols,
-                                  .outs = {{{hidden, m_.branch}}},
-                                  .stride = hidden,
-                                  .bias = std::exchange(p.bias, nullptr),
-                                  .add_to = post_norm ? nullptr : m_.x};
+  const CudaLora::Product adapted{
+      .parts = {&part, 1},
+      .layer = LayerOf(w),
+      .x = p.x,
+      .cols = p.matrices[0]->cols,
+      .outs = {{{.rows = hidden, .product = m_.branch, .bias = std::exchange(p.bias, nullptr)}}},
+      .stride = hidden,
+      .add_to = post_norm ? nullptr : m_.x};
   op_.lora->Shrink(adapted, count);
-  Multiply(w, part == LoraPart::kO ? DeviceLayer::kOutput : DeviceLayer::kDown, p, count);
+  Multiply(w, part == LoraPart::kDown ? DeviceLayer::kDown : DeviceLayer::kOutput, p, count);
   op_.lora->Expand(adapted, count);
   normed_by_ = nullptr;
   if (post_norm) AddNormedBranch(post_norm, count);
+}
+
+// `in`: where q, k, v, z, b and a of each token follow each other.
+void GeneralStrategy::AdaptRecurrent(const DeviceLayer& w, float* in, int64_t stride, int count) {
+  constexpr LoraPart kParts[] = {LoraPart::kStateQ, LoraPart::kStateK, LoraPart::kStateV,
+                                 LoraPart::kStateZ, LoraPart::kStateB, LoraPart::kStateA};
+  const std::array<const DeviceMatrix*, 6> inputs = w.recurrent.Inputs();
+  constexpr size_t kAtOnce = 3;
+  for (size_t first = 0; first < inputs.size(); first += kAtOnce) {
+    CudaLora::Product adapted{.parts = std::span(kParts).subspan(first, kAtOnce),
+                              .layer = LayerOf(w),
+                              .x = m_.x,
+                              .cols = static_cast<int>(config().hidden),
+                              .norm = w.attention_norm,
+                              .eps = config().norm_eps,
+                              .stride = stride};
+    for (size_t i = 0; i < kAtOnce; in += inputs[first + i]->rows, ++i)
+      adapted.outs[i] = {.rows = inputs[first + i]->rows, .product = in};
+    op_.lora->Add(adapted, count);
+  }
 }
 
 }  // namespace celer

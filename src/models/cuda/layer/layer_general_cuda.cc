@@ -215,9 +215,10 @@ void GeneralStrategy::Output(const DeviceLayer& w, const Batch& batch) {
   if (Joins(batch.count)) return joined_.Output(w, batch);
   const bool recurrent = static_cast<bool>(w.recurrent.out);
   const DeviceMatrix* const matrices[] = {recurrent ? &w.recurrent.out : &w.o};
-  if (op_.lora && !recurrent)
-    return AdaptedBranch(w, LoraPart::kO, {.matrices = matrices, .x = m_.attention, .bias = w.o_bias},
-                         w.attention_post_norm, batch.count);
+  if (op_.lora)
+    return AdaptedBranch(w, recurrent ? LoraPart::kStateOut : LoraPart::kO,
+                         {.matrices = matrices, .x = m_.attention, .bias = w.o_bias}, w.attention_post_norm,
+                         batch.count);
   const bool prepared = !recurrent && !config().IsLatent() && AttendsForProduct(w, batch);
   AddBranch({.matrices = matrices, .x = m_.attention, .bias = w.o_bias, .prepared = prepared},
             w.attention_post_norm, NextOfOutput(w, batch.count), batch.count, kOutput);

@@ -1,7 +1,7 @@
 // Multi-head latent attention, absorbed (kernels/llm/latent/latent.h).
 #include <algorithm>
 
-#include "kernels/llm/latent/cuda/latent_cuda.h"
+#include "kernels/llm/latent/cuda/latent_join_cuda.h"
 #include "models/cuda/layer/layer_strategy.h"
 
 namespace celer {
@@ -29,9 +29,10 @@ GeneralStrategy::LatentRows GeneralStrategy::ProjectLatent(const DeviceLayer& w,
                                     .eps = c.norm_eps,
                                     .out = to,
                                     .out_stride = stride};
+  const float* const q_bias = beside ? nullptr : w.q_bias;
   if (!beside) {
     product.matrices = std::span(both).first(1);
-    product.bias = w.q_bias;
+    product.bias = op_.lora ? nullptr : q_bias;
     op_.Project(product, count);
     product.matrices = std::span(both).last(1);
     product.bias = nullptr;  // added with the norm
@@ -41,6 +42,19 @@ GeneralStrategy::LatentRows GeneralStrategy::ProjectLatent(const DeviceLayer& w,
     rows.kv_stride = row;
   }
   op_.Project(product, count);
+  if (op_.lora) {
+    const LoraPart parts[] = {dims.q_rank > 0 ? LoraPart::kLatentQA : LoraPart::kLatentQB,
+                              LoraPart::kLatentKvA};
+    op_.lora->Add({.parts = parts,
+                   .layer = LayerOf(w),
+                   .x = m_.x,
+                   .cols = static_cast<int>(c.hidden),
+                   .norm = w.attention_norm,
+                   .eps = c.norm_eps,
+                   .outs = {{{first.rows, to, rows.q_stride, q_bias},
+                             {l.kv_a.rows, const_cast<float*>(rows.kv), rows.kv_stride}}}},
+                  count);
+  }
   if (dims.q_rank == 0) return rows;
   float* const q = to + count * (first_width + row);
   if (op_.ByWarpgroups(count)) {
@@ -61,6 +75,18 @@ GeneralStrategy::LatentRows GeneralStrategy::ProjectLatent(const DeviceLayer& w,
                   .out = q,
                   .out_stride = q_width},
                  count);
+  }
+  if (op_.lora) {
+    constexpr LoraPart kPart[] = {LoraPart::kLatentQB};
+    op_.lora->Add({.parts = kPart,
+                   .layer = LayerOf(w),
+                   .x = rows.q,
+                   .x_stride = stride,
+                   .cols = static_cast<int>(dims.q_rank),
+                   .norm = l.q_a_norm,
+                   .eps = kLatentEps,
+                   .outs = {{{l.q_b.rows, q, q_width}}}},
+                  count);
   }
   rows.q = q;
   rows.q_stride = q_width;
@@ -91,6 +117,17 @@ void GeneralStrategy::LatentQkv(const DeviceLayer& w, const Batch& batch, int64_
                                        .decode = op_.batch_state.longest() == 1,
                                        .out = m_.q},
                                       op_.stream.get()));
+  if (op_.lora)
+    op_.lora->AddHeads({.layer = LayerOf(w),
+                        .keys = true,
+                        .count = batch.count,
+                        .x = rows.q,
+                        .x_row = rows.q_stride,
+                        .x_head = dims.nope_dim + dims.rope_dim,
+                        .out = m_.q,
+                        .out_row = c.heads * w.kv.head_dim,
+                        .out_head = w.kv.head_dim},
+                       batch.count);
 }
 
 // Some tokens; the splits of one launch are joined before the next one takes their room.
@@ -103,16 +140,29 @@ void GeneralStrategy::AttendLatent(const DeviceLayer& w, cuda::LatentAttentionAr
                  .tops = reinterpret_cast<float2*>(
                      m_.partial + args.kv_rank * cuda::LatentPieceCount(op_.shape.max_tokens, args.heads))};
   op_.Check(cuda::LaunchLatentAttention(args, op_.stream.get()));
+  const int64_t width = w.latent.v_b.rows;
   // Queries are no longer needed, and give their room.
-  op_.Check(
-      cuda::LaunchLatentValues({.pieces = args.pieces,
-                                .count = count,
-                                .heads = args.heads,
-                                .kv_rank = args.kv_rank,
-                                .v_b = w.latent.v_b,
-                                .joined = m_.q + static_cast<int64_t>(first) * args.heads * args.kv.head_dim,
-                                .out = m_.attention + static_cast<int64_t>(first) * w.latent.v_b.rows},
-                               op_.stream.get()));
+  const cuda::LatentValuesArgs values{
+      .pieces = args.pieces,
+      .count = count,
+      .heads = args.heads,
+      .kv_rank = args.kv_rank,
+      .v_b = w.latent.v_b,
+      .joined = m_.q + static_cast<int64_t>(first) * args.heads * args.kv.head_dim,
+      .out = m_.attention + first * width};
+  op_.Check(cuda::LaunchLatentValues(values, op_.stream.get()));
+  if (!op_.lora || !op_.lora->TouchesHeads()) return;
+  op_.Check(cuda::LaunchLatentJoin(values, op_.stream.get()));
+  op_.lora->AddHeads({.layer = LayerOf(w),
+                      .first = first,
+                      .count = count,
+                      .x = values.joined,
+                      .x_row = int64_t{args.heads} * args.kv_rank,
+                      .x_head = args.kv_rank,
+                      .out = values.out,
+                      .out_row = width,
+                      .out_head = width / args.heads},
+                     args.batch.count);
 }
 
 void GeneralStrategy::LatentAttention(const DeviceLayer& w, const Batch& batch, int64_t) {

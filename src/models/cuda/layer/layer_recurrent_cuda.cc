@@ -38,6 +38,7 @@ void GeneralStrategy::Recurrent(const DeviceLayer& w, const Batch& batch, int64_
                .out = m_.recurrent_in,
                .out_stride = shape.InputFloats()},
               batch.count);
+  if (op_.lora) AdaptRecurrent(w, m_.recurrent_in, shape.InputFloats(), batch.count);
   const cuda::DeltaNetArgs args{.shape = shape,
                                 .positions = batch.positions,
                                 .sequence = batch.sequence,

@@ -216,6 +216,7 @@ class GeneralStrategy : public LayerStrategy {
   void AdaptedGateUp(const DeviceLayer& w, const Normed& in, int count);
   void AdaptedBranch(const DeviceLayer& w, LoraPart part, CudaOperators::Projection p, const float* post_norm,
                      int count);
+  void AdaptRecurrent(const DeviceLayer& w, float* in, int64_t stride, int count);
   void Multiply(const DeviceLayer& w, DeviceLayer::Part part, const CudaOperators::Projection& p, int count);
   int64_t LayerOf(const DeviceLayer& w) const { return &w - op_.model.layers.data(); }
 

@@ -106,6 +106,7 @@ struct CudaMemory {
   // Layers with experts: of each token, and of each token for each of its experts.
   float *router_logits = nullptr, *moe_x = nullptr, *shared_out = nullptr;
   float *moe_mid = nullptr, *moe_out = nullptr;
+  float* moe_up = nullptr;  // where adapters come between gate and up and their activation
   std::byte *moe_x_bf16 = nullptr, *moe_mid_bf16 = nullptr, *shared_mid_bf16 = nullptr;
   std::byte *moe_plan = nullptr, *moe_step = nullptr;
   // Decode steps in one kernel.

@@ -171,8 +171,14 @@ constexpr Row kRows[] = {
      [](const S& s) { return IfSparse(s, 4 * s.max_tokens * s.config->hidden); }},
     {"mid of experts", &M::moe_mid,
      [](const S& s) { return IfSparse(s, 4 * Pairs(s) * s.config->moe.intermediate); }},
+    {"up of experts", &M::moe_up,
+     [](const S& s) { return s.lora ? IfSparse(s, 4 * Pairs(s) * s.config->moe.intermediate) : 0; }},
+    // With adapters also the input of each slot, in f32 or bf16.
     {"output of experts", &M::moe_out,
-     [](const S& s) { return IfSparse(s, 4 * Pairs(s) * s.config->hidden); }},
+     [](const S& s) {
+       const int64_t out = 4 * Pairs(s) * s.config->hidden;
+       return IfSparse(s, s.lora ? std::max(out, 2 * Pairs(s) * Padded(s.config->hidden)) : out);
+     }},
     {"output of the shared expert", &M::shared_out,
      [](const S& s) { return IfShared(s, 4 * s.max_tokens * s.config->hidden); }},
     {"input of experts in bf16", &M::moe_x_bf16,

@@ -4,6 +4,7 @@
 #include "kernels/llm/latent/cuda/head_tiles.cuh"
 #include "kernels/llm/latent/cuda/latent_attention_plan.h"
 #include "kernels/llm/latent/cuda/latent_cuda.h"
+#include "kernels/llm/latent/cuda/latent_join_cuda.h"
 
 namespace celer::cuda {
 namespace latent {
@@ -132,6 +133,13 @@ __global__ void __launch_bounds__(kHeadThreads)
 }  // namespace
 }  // namespace latent
 
+cudaError_t LaunchLatentJoin(const LatentValuesArgs& args, cudaStream_t stream) {
+  using namespace latent;
+  const auto eights = static_cast<unsigned>((args.count + kHeadTokens - 1) / kHeadTokens);
+  return Launch(JoinKernel, dim3(static_cast<unsigned>(args.heads), eights), dim3(kHeadThreads), 0, stream,
+                args);
+}
+
 cudaError_t LaunchLatentValues(const LatentValuesArgs& args, cudaStream_t stream) {
   using namespace latent;
   const int value_dim = args.v_b.rows / args.heads;
@@ -140,11 +148,8 @@ cudaError_t LaunchLatentValues(const LatentValuesArgs& args, cudaStream_t stream
     constexpr int kRows = HeadTiles<T, kUnits, kTiles>::kRows;
     // Of few tokens little, so that the blocks of a product behind are there beside these.
     const int shared = kWhole ? 4 * std::min(kHeadTokens, args.count) * pitch : 0;
-    if (!kWhole) {
-      const cudaError_t code = Launch(JoinKernel, dim3(static_cast<unsigned>(args.heads), eights),
-                                      dim3(kHeadThreads), 0, stream, args);
-      if (code != cudaSuccess) return code;
-    }
+    if (!kWhole)
+      if (const cudaError_t code = LaunchLatentJoin(args, stream); code != cudaSuccess) return code;
     return Launch(ValuesKernel<T, kUnits, kTiles, kWhole>,
                   dim3(static_cast<unsigned>((args.v_b.rows + kRows - 1) / kRows), eights),
                   dim3(kHeadThreads), static_cast<size_t>(shared), stream, args, value_dim, pitch);
