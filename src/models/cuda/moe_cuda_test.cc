@@ -14,6 +14,7 @@
 #include "kernels/llm/moe/cuda/moe_cuda.h"
 #include "kernels/llm/moe/moe.h"
 #include "kernels/shared/cuda/on_device.h"
+#include "kernels/shared/cuda/per_device.h"
 #include "kernels/shared/test_util.h"
 #include "weights/device_weights.h"
 
@@ -384,8 +385,10 @@ TEST_P(MoeCuda, InOneKernelEqualsDoubleAloneAndInCompany) {
   Layer layer(s);
   const Status uploaded = layer.Upload();
   ASSERT_TRUE(uploaded) << uploaded.error().message();
-  EXPECT_EQ(layer.CanStep(), s.format != WeightFormatSpec::Stored(DType::kF32) && s.hidden % 4 == 0);
-  if (!layer.CanStep()) GTEST_SKIP() << "not for f32 weights, nor for rows that are no whole fours";
+  // The widest rows have no room beside the ring where a block has 99 KB of shared memory.
+  const bool room = s.intermediate < 8192 || SharedLimit() >= 160 * 1024;
+  EXPECT_EQ(layer.CanStep(), s.format != WeightFormatSpec::Stored(DType::kF32) && s.hidden % 4 == 0 && room);
+  if (!layer.CanStep()) GTEST_SKIP() << "not for f32 weights, rows that are no whole fours, or too wide ones";
   const auto x = RandomFloats(int64_t{s.tokens} * s.hidden, 5, 3.0f);
   const auto router = RandomFloats(int64_t{s.experts + (s.shared ? 1 : 0)} * s.hidden, 6, 1.0f);
   const auto shared = RandomFloats(int64_t{s.tokens} * s.hidden, 8, 1.0f);

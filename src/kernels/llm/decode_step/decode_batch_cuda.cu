@@ -21,6 +21,7 @@ constexpr int64_t kAlign = 256;
 
 // Up to how many tokens this kernel is faster than one per product.
 constexpr int kFasterBf16 = 16, kFasterInt8 = 16, kFasterInt4 = 16;
+constexpr int kFasterGeneric = 8;  // copied by warps, activations of 16 tokens take longer than they save
 
 template <int N>
 int SharedBytes(Format format, int layers) {
@@ -161,6 +162,7 @@ int DecodeBatchTokens(const DecodeStepArgs& args) {
   const int layers = static_cast<int>(args.layers.size());
   if (!runs || batch::SharedBytes<8>(q.format, layers) > SharedLimit()) return 0;
   if (batch::SharedBytes<16>(q.format, layers) > SharedLimit()) return 8;
+  if (!HopperCode()) return batch::kFasterGeneric;
   return q.format == Format::kInt4   ? batch::kFasterInt4
          : q.format == Format::kInt8 ? batch::kFasterInt8
                                      : batch::kFasterBf16;
