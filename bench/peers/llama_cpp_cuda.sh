@@ -42,17 +42,15 @@ size_t ggml_cuda_flash_attn_ext_get_alloc_size(int, const ggml_tensor *) { retur
 END
   : > vendor/CMakeLists.txt  # what its tools need
   # Types that celer synth writes, and those of the tables beside them.
-  local kept='q4_0|q8_0|q4_k|q6_k'
-  {
-    echo '#include "../mmq.cuh"'
-    echo '#define LEFT_OUT(type) template <> void mul_mat_q_case<type>(ggml_backend_cuda_context &, const mmq_args &, cudaStream_t) { GGML_ABORT(#type " is not in this build"); }'
-    for file in $cuda/template-instances/mmq-instance-*.cu; do
-      [[ "$file" =~ mmq-instance-($kept)\.cu$ ]] && continue
-      grep -o 'DECL_MMQ_CASE(GGML_TYPE_[A-Z0-9_]*)' "$file" | sed 's/DECL_MMQ_CASE/LEFT_OUT/'
-      grep -o 'DECL_MMQ_CASE_W4A4(GGML_TYPE_[A-Z0-9_]*)' "$file" | sed 's/DECL_MMQ_CASE/LEFT_OUT/' || true
-      rm "$file"
-    done
-  } > $cuda/template-instances/mmq-left-out.cu
+  local kept='Q4_0|Q8_0|Q4_K|Q6_K'
+  for file in $cuda/template-instances/mmq-instance-*.cu; do
+    [[ "${file^^}" =~ -($kept)\.CU$ ]] || rm "$file"
+  done
+  local body='(ggml_backend_cuda_context \&, const mmq_args \&, cudaStream_t) { GGML_ABORT("not in this build"); }'
+  sed -E -i "/^extern DECL_MMQ_CASE\\(GGML_TYPE_($kept)\\)/! {
+    s/^extern DECL_MMQ_CASE\\((GGML_TYPE_[A-Z0-9_]+)\\);/template <> inline void mul_mat_q_case<\\1>$body/
+    s/^extern DECL_MMQ_CASE_W4A4\\((GGML_TYPE_[A-Z0-9_]+)\\);/template <> inline void mul_mat_q_case<\\1, GGML_PREC_Q4>$body/
+  }" $cuda/mmq.cuh
   tar -cJf "$out" CMakeLists.txt LICENSE cmake include src vendor/CMakeLists.txt ggml/CMakeLists.txt ggml/cmake ggml/include \
     $(ls -d ggml/src/*.c ggml/src/*.cpp ggml/src/*.h ggml/src/*.in ggml/src/CMakeLists.txt) ggml/src/ggml-cpu $cuda
   ls -l "$out" | awk '{ printf "%s  %.1f MB\n", $NF, $5 / 1e6 }'
