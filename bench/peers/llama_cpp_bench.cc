@@ -8,6 +8,9 @@
 //   llama_cpp_bench MODEL.gguf THREADS FLASH first TEXT
 //       prints the first token's text as soon as it is known
 //
+// Of a library with CUDA, LLAMA_GPU_LAYERS=N puts the last N layers on the GPU, and LLAMA_CPU_EXPERTS=1 leaves the experts of
+// a mixture on the CPU, as llama.cpp's --cpu-moe does; the batches are 512 tokens.
+//
 // FLASH is 0, 1 or auto. bench_peers.py compiles this against the library that it built, and reads the one
 // JSON object.
 #include <chrono>
@@ -64,6 +67,11 @@ class Peer {
     llama_model_params model_params =
         llama_model_default_params();  // memory-mapped, repacked where that helps
     if (!model_params.use_extra_bufts) Fail("repacking is off by default in this version");
+    if (const char* layers = std::getenv("LLAMA_GPU_LAYERS"))
+      model_params.n_gpu_layers = static_cast<int32_t>(Number(layers, 0));
+    const llama_model_tensor_buft_override experts[] = {
+        {"\\.ffn_(up|down|gate|gate_up)_(ch|)exps", ggml_backend_cpu_buffer_type()}, {nullptr, nullptr}};
+    if (std::getenv("LLAMA_CPU_EXPERTS")) model_params.tensor_buft_overrides = experts;
     model_ = llama_model_load_from_file(path, model_params);
     Check(model_ != nullptr, "llama_model_load_from_file");
     llama_context_params params = llama_context_default_params();

@@ -149,6 +149,75 @@ TEST(CudaPlaced, GreedyTokensAreTheCpus) {
   }
 }
 
+// Weights of the layers and experts on the CPU are sent to the GPU for batches of two and more tokens: those that layers on
+// the GPU give, not the CPU's with its own rounding; and decoding goes on with the keys and values that came back.
+TEST(CudaPlaced, PromptsWithWeightsThatAreSent) {
+  NEEDS_GPU();
+  int ran = 0;
+  for (const fs::path& model : AllModels()) {
+    const auto config = LoadDecoderConfig(model);
+    const bool sparse = config->moe.experts > 0;
+    if (config->layers < 2 && !sparse) continue;
+    SCOPED_TRACE(model.string());
+    const std::vector<int32_t> prompt = Prompt(model), table = {2, 0, 1};
+    const auto logits = [&](EngineOptions options) -> std::vector<float> {
+      options.launch = StepLaunch::kGraph;  // the kernels of a whole step need all layers
+      auto runner = MakeRunner(options);
+      if (!runner) {
+        ADD_FAILURE() << runner.error().message();
+        return {};
+      }
+      const Slice slice{.tokens = prompt, .block_table = table, .rows = Slice::Rows::kAll};
+      auto got = RunLogits(**runner, {&slice, 1});
+      if (!got) ADD_FAILURE() << got.error().message();
+      return got ? *got : std::vector<float>();
+    };
+    const std::vector<float> on_gpu = logits(OptionsFor(model, {}));
+    const auto expected = Greedy(OnCpu(model), prompt, 64);
+    std::vector<PlacementOptions> ways;
+    if (config->layers > 1) ways.push_back({.gpu_layers = 1, .stream_prompts = 2});
+    if (sparse) ways.push_back({.cpu_experts = PlacementOptions::kAll, .stream_prompts = 2});
+    for (const PlacementOptions& way : ways) {
+      const std::vector<float> got = logits(OptionsFor(model, way));
+      ASSERT_EQ(got.size(), on_gpu.size());
+      EXPECT_LE(WorstRelative(got, on_gpu), sparse ? 0.1 : 1e-3);
+      EXPECT_EQ(Greedy(OptionsFor(model, way), prompt, 64), expected);
+      ++ran;
+    }
+  }
+  EXPECT_GE(ran, 5);
+}
+
+// The chunks of a prompt follow each other: what is in front of one is read from the host's keys and values.
+TEST(CudaPlaced, LongPromptsInChunksThatAreSent) {
+  NEEDS_GPU();
+  std::vector<int32_t> prompt;
+  for (int32_t t = 0; t < 100; ++t) prompt.push_back((t * 7) % 40);
+  const auto expected = Greedy(OnCpu(kGoldenModel), prompt, 40);
+  for (const int64_t chunk : {16, 33, 100}) {
+    SCOPED_TRACE(chunk);
+    EngineOptions options = OptionsFor(kGoldenModel, {.gpu_layers = 1, .stream_prompts = 2});
+    options.chunk = chunk;
+    EXPECT_EQ(Greedy(options, prompt, 40), expected);
+  }
+}
+
+TEST(CudaPlaced, PatternsOfExperts) {
+  NEEDS_GPU();
+  int ran = 0;
+  for (const fs::path& model : AllModels()) {
+    const auto config = LoadDecoderConfig(model);
+    if (config->moe.experts == 0 || config->layers < 2 || !config->IsSparse(1)) continue;
+    SCOPED_TRACE(model.string());
+    const std::vector<int32_t> prompt = Prompt(model);
+    auto place = ParsePlace("(blk|layers)\\.1\\..*(_exps|experts\\.)=cpu");
+    ASSERT_TRUE(place) << place.error().message();
+    EXPECT_EQ(Greedy(OptionsFor(model, {.place = *place}), prompt, 64), Greedy(OnCpu(model), prompt, 64));
+    ++ran;
+  }
+  EXPECT_GE(ran, 2);
+}
+
 TEST(CudaPlaced, ExpertsOnTheCpu) {
   NEEDS_GPU();
   int ran = 0;
