@@ -155,6 +155,7 @@ struct CudaOperators {
   void MoeGrouped(const DeviceLayer& w, int job_tokens, const cuda::MoePlan& plan);
   void MoeJobs(const DeviceLayer& w, int job_tokens, const cuda::MoePlan& plan);
   void SharedExpert(const DeviceLayer& w, int count);
+  bool GroupsSharedExpert(const DeviceLayer& w, int count);
   // moe_adapted_cuda.cc, of a batch with adapters that change these: each product apart, and what its tokens add to it.
   bool AdaptsExperts() const { return lora && lora->TouchesExperts(); }
   void AdaptRouter(const DeviceLayer& w, int count);

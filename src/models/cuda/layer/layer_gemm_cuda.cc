@@ -110,9 +110,9 @@ void GemmStrategy::Qkv(const DeviceLayer& w, const Batch& batch, int64_t layer) 
   Multiply(w, kQkv, m_.x_bf16, batch.count, m_.qkv_rows, true, op_.shape.qkv_width(), false);
   w.sparse() ? Unpack(layer + 1, kQkv) : Unpack(layer, kGateUp);  // experts are not unpacked
   if (op_.lora) {
-    constexpr LoraPart kParts[] = {LoraPart::kQ, LoraPart::kK, LoraPart::kV};
+    constexpr LoraPart kQkvParts[] = {LoraPart::kQ, LoraPart::kK, LoraPart::kV};
     float *const q = m_.qkv_rows, *const k = q + w.q.rows, *const v = k + w.k.rows;
-    op_.lora->Add(CudaLora::Beside{.parts = kParts,
+    op_.lora->Add(CudaLora::Beside{.parts = kQkvParts,
                                    .layer = layer,
                                    .x = m_.x_bf16,
                                    .x_stride = w.q.padded,
@@ -158,9 +158,9 @@ void GemmStrategy::GateUp(const DeviceLayer& w, const Batch& batch, int64_t laye
   ToBf16(m_.x, batch.count, c.hidden, w.gate.padded, w.ffn_norm);
   Multiply(w, kGateUp, m_.x_bf16, batch.count, m_.gate_up_bf16, false, 2 * c.intermediate, false);
   if (op_.lora) {
-    constexpr LoraPart kParts[] = {LoraPart::kUp, LoraPart::kGate};
+    constexpr LoraPart kUpGate[] = {LoraPart::kUp, LoraPart::kGate};
     const CudaLora::Beside adapted{
-        .parts = kParts,
+        .parts = kUpGate,
         .layer = layer,
         .x = m_.x_bf16,
         .x_stride = w.gate.padded,

@@ -172,7 +172,7 @@ class GeneralStrategy : public LayerStrategy {
   void LatentAttention(const DeviceLayer& w, const Batch& batch, int64_t layer);
   // What the projections made: queries of all heads, and rows of the KV.
   struct LatentRows {
-    const float *q, *kv;
+    float *q, *kv;
     int64_t q_stride, kv_stride;
   };
   LatentRows ProjectLatent(const DeviceLayer& w, int count);
