@@ -1,6 +1,7 @@
 #include "models/cuda/cuda_lora_places.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 namespace celer {
 namespace {
@@ -34,11 +35,15 @@ LoraPart Plus(LoraPart part, int step) {
 
 std::vector<LoraPart> CudaLoraPlaces::PartsOf(const DecoderConfig& c) {
   using enum LoraPart;
-  std::vector<LoraPart> parts = {kQ, kK, kV, kO, kGate, kUp, kDown};
-  if (c.IsLatent()) parts.insert(parts.end(), {kLatentQA, kLatentQB, kLatentKvA, kLatentKvB});
-  if (!c.recurrent.layer.empty())
-    parts.insert(parts.end(), {kStateQ, kStateK, kStateV, kStateZ, kStateB, kStateA, kStateOut});
-  if (c.moe.experts > 0) parts.insert(parts.end(), {kRouter, kSharedWeight});
+  std::vector<LoraPart> parts;
+  const auto add = [&](bool has, std::initializer_list<LoraPart> more) {
+    for (const LoraPart part : more)
+      if (has) parts.push_back(part);
+  };
+  add(true, {kQ, kK, kV, kO, kGate, kUp, kDown});
+  add(c.IsLatent(), {kLatentQA, kLatentQB, kLatentKvA, kLatentKvB});
+  add(!c.recurrent.layer.empty(), {kStateQ, kStateK, kStateV, kStateZ, kStateB, kStateA, kStateOut});
+  add(c.moe.experts > 0, {kRouter, kSharedWeight});
   return parts;
 }
 

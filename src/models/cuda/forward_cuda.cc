@@ -44,7 +44,8 @@ CudaFacts CudaForward::Facts(int count, int rows) const {
           .rows = op_.shape.rows,
           .codes = codes_ != nullptr,
           .general = general,
-          .adapted = op_.lora != nullptr};
+          .adapted = op_.lora != nullptr,
+          .adapted_beside = op_.lora && op_.lora->RunsBeside()};
 }
 
 CudaFacts CudaForward::BatchFacts(int count, int rows, int64_t most_keys) const {

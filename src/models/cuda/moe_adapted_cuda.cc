@@ -112,13 +112,7 @@ void CudaOperators::AdaptedSharedExpert(const DeviceLayer& w, int count) {
   constexpr LoraPart kGateUp[] = {LoraPart::kSharedUp, LoraPart::kSharedGate},
                      kDown[] = {LoraPart::kSharedDown};
   const DecoderConfig& c = config();
-  const auto chosen =
-      ChooseSharedExpert({.tokens = count,
-                          .deterministic = shape.deterministic,
-                          .shared_grouped = memory.shared_mid_bf16 && SameForm(w.gate, w.up) &&
-                                            cuda::MoeGroupedRuns(w.gate, w.down)});
-  if (!chosen) return Check(Status(chosen.error()));
-  const bool grouped = *chosen == SharedExpertStrategy::kGrouped;
+  const bool grouped = GroupsSharedExpert(w, count);
   const int hidden = static_cast<int>(c.hidden), width = w.gate.rows;
   const auto multiply = [&](const DeviceMatrix& m, const float* x, const float* norm, const std::byte* bf16,
                             float* out) {

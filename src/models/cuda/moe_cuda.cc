@@ -162,15 +162,19 @@ void CudaOperators::MoeJobs(const DeviceLayer& w, int job_tokens, const cuda::Mo
   Check(cuda::LaunchMoeProduct(product, stream.get()));
 }
 
-// Of all tokens: a mixture of one expert, if there are many.
-void CudaOperators::SharedExpert(const DeviceLayer& w, int count) {
+bool CudaOperators::GroupsSharedExpert(const DeviceLayer& w, int count) {
   const auto chosen =
       ChooseSharedExpert({.tokens = count,
                           .deterministic = shape.deterministic,
                           .shared_grouped = memory.shared_mid_bf16 && SameForm(w.gate, w.up) &&
                                             cuda::MoeGroupedRuns(w.gate, w.down)});
-  if (!chosen) return Check(Status(chosen.error()));
-  if (*chosen == SharedExpertStrategy::kDense) {
+  if (!chosen) Check(Status(chosen.error()));
+  return chosen && *chosen == SharedExpertStrategy::kGrouped;
+}
+
+// Of all tokens: a mixture of one expert, if there are many.
+void CudaOperators::SharedExpert(const DeviceLayer& w, int count) {
+  if (!GroupsSharedExpert(w, count)) {
     GateUpByMatvec(w, count);
     return Multiply({.a = &w.down,
                      .x = memory.mid,

@@ -129,6 +129,7 @@ struct CudaOperators {
   // For a product of x under a norm: with what the product in front prepared, or with activations made here.
   cuda::WgmmaArgs NormedArgs(int count, const DeviceMatrix& m, const float* by);
 
+  int64_t LayerOf(const DeviceLayer& w) const { return &w - model.layers.data(); }
   // The layer's experts, added to x.
   void Moe(const DeviceLayer& w, int count);
   // `rows` rows of logits: of the tokens that logit_rows names (`gather`), or of the first ones.
@@ -154,6 +155,7 @@ struct CudaOperators {
   void MoeGrouped(const DeviceLayer& w, int job_tokens, const cuda::MoePlan& plan);
   void MoeJobs(const DeviceLayer& w, int job_tokens, const cuda::MoePlan& plan);
   void SharedExpert(const DeviceLayer& w, int count);
+  bool GroupsSharedExpert(const DeviceLayer& w, int count);
   // moe_adapted_cuda.cc, of a batch with adapters that change these: each product apart, and what its tokens add to it.
   bool AdaptsExperts() const { return lora && lora->TouchesExperts(); }
   void AdaptRouter(const DeviceLayer& w, int count);
@@ -162,7 +164,6 @@ struct CudaOperators {
   void AdaptedSharedExpert(const DeviceLayer& w, int count);
   void ExpertProduct(const cuda::ExpertMatrices& w, const std::byte* x, float* out, bool grouped,
                      int job_tokens, const cuda::MoePlan& plan, int tokens = 0);
-  int64_t LayerOf(const DeviceLayer& w) const { return &w - model.layers.data(); }
   void HeadByWgmma(int rows, const int32_t* of);
   void HeadOfGeneral(int rows, const int32_t* of);
 };

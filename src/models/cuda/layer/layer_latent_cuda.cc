@@ -45,15 +45,15 @@ GeneralStrategy::LatentRows GeneralStrategy::ProjectLatent(const DeviceLayer& w,
   if (op_.lora) {
     const LoraPart parts[] = {dims.q_rank > 0 ? LoraPart::kLatentQA : LoraPart::kLatentQB,
                               LoraPart::kLatentKvA};
-    op_.lora->Add({.parts = parts,
-                   .layer = LayerOf(w),
-                   .x = m_.x,
-                   .cols = static_cast<int>(c.hidden),
-                   .norm = w.attention_norm,
-                   .eps = c.norm_eps,
-                   .outs = {{{first.rows, to, rows.q_stride, q_bias},
-                             {l.kv_a.rows, const_cast<float*>(rows.kv), rows.kv_stride}}}},
-                  count);
+    op_.lora->Add(
+        {.parts = parts,
+         .layer = LayerOf(w),
+         .x = m_.x,
+         .cols = static_cast<int>(c.hidden),
+         .norm = w.attention_norm,
+         .eps = c.norm_eps,
+         .outs = {{{first.rows, to, rows.q_stride, q_bias}, {l.kv_a.rows, rows.kv, rows.kv_stride}}}},
+        count);
   }
   if (dims.q_rank == 0) return rows;
   float* const q = to + count * (first_width + row);

@@ -77,6 +77,8 @@ class GemmStrategy : public LayerStrategy {
                 bool f32_out, int64_t out_stride, bool add);
   void ToBf16(const float* from, int64_t tokens, int64_t cols, int padded, const float* norm);
   bool Direct(const DeviceLayer& w, const Batch& batch);  // attention writes what o reads
+  void AdaptSum(const DeviceLayer& w, LoraPart part, const DeviceMatrix& matrix, const std::byte* x,
+                int count);
 
   cuda::Gemm gemm_;
   std::optional<Stream> unpack_stream_;
@@ -170,7 +172,7 @@ class GeneralStrategy : public LayerStrategy {
   void LatentAttention(const DeviceLayer& w, const Batch& batch, int64_t layer);
   // What the projections made: queries of all heads, and rows of the KV.
   struct LatentRows {
-    const float *q, *kv;
+    float *q, *kv;
     int64_t q_stride, kv_stride;
   };
   LatentRows ProjectLatent(const DeviceLayer& w, int count);
@@ -218,7 +220,7 @@ class GeneralStrategy : public LayerStrategy {
                      int count);
   void AdaptRecurrent(const DeviceLayer& w, float* in, int64_t stride, int count);
   void Multiply(const DeviceLayer& w, DeviceLayer::Part part, const CudaOperators::Projection& p, int count);
-  int64_t LayerOf(const DeviceLayer& w) const { return &w - op_.model.layers.data(); }
+  int64_t LayerOf(const DeviceLayer& w) const { return op_.LayerOf(w); }
 
   // Whether a few tokens' products are those of JoinedStrategy, but for queries, keys and values.
   bool Joins(int count) const;
