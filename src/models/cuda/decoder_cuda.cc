@@ -33,7 +33,7 @@ int64_t MostKeys(const RaggedBatch& batch) {
   return batch.positions.empty() ? 0 : *std::max_element(batch.positions.begin(), batch.positions.end()) + 1;
 }
 
-Status CheckHeads(const DecoderConfig& config, DType kv, int device) {
+Status CheckHeads(const DecoderConfig& config, DType kv) {
   const cuda::DeviceKv shape = DeviceKvShape(config, kv);
   if (!config.IsLatent()) {
     if (shape.padded_dim <= 256) return {};
@@ -225,7 +225,7 @@ Status CudaDecoder::Impl::Start() {
                               Name(options.kv));
   CELER_RETURN_IF_ERROR(CudaModel::CheckMoe(config));
   CELER_RETURN_IF_ERROR(runs);
-  CELER_RETURN_IF_ERROR(CheckHeads(config, options.kv, options.device));
+  CELER_RETURN_IF_ERROR(CheckHeads(config, options.kv));
   CELER_RETURN_IF_ERROR(CheckStatesRunOnGpu(config.recurrent));
   const CudaRankOptions& ranks = options.ranks;
   if (ranks.peers && options.activations != Activations::k16Bit)
