@@ -3,6 +3,7 @@
 
 place_tests() {
   "$build/src/models/celer_models_test" --gtest_brief=1 --gtest_filter='CudaCrossing*' 2>&1 | tail -n 8 || failed=1
+  "$build/src/weights/celer_weights_test" --gtest_brief=1 --gtest_filter='CudaWeightFeed*:DeviceWeights*:-*ProductsAgree*' 2>&1 | tail -n 8 || failed=1
   timeout 150 "$build/tests/celer_cuda_test" --gtest_brief=1 --gtest_filter='CudaPlaced*' 2>&1 | tee "$out/place_tests.txt" | tail -n 25 || failed=1
   "$build/tests/celer_golden_test" --gtest_brief=1 --gtest_filter='Placed*:Devices/RunnerTest*' 2>&1 | tail -n 5 || failed=1
 }

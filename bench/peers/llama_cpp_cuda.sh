@@ -34,8 +34,8 @@ END
   local cuda=ggml/src/ggml-cuda file
   # Without flash attention nothing of these is called but the functions that say so.
   for file in $cuda/fattn*.cu $cuda/template-instances/fattn*.cu; do : > "$file"; done
-  cat > $cuda/fattn.cu << 'END'
-#include "fattn.cuh"
+  echo '#include "fattn.cuh"' > $cuda/fattn.cu
+  cat >> $cuda/fattn.cu << 'END'
 void ggml_cuda_flash_attn_ext(ggml_backend_cuda_context &, ggml_tensor *) { GGML_ABORT("no flash attention in this build"); }
 bool ggml_cuda_flash_attn_ext_supported(int, const ggml_tensor *) { return false; }
 size_t ggml_cuda_flash_attn_ext_get_alloc_size(int, const ggml_tensor *) { return 0; }

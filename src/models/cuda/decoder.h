@@ -17,7 +17,7 @@
 #include "celer/options.h"
 #include "device/stream.h"
 #include "kernels/llm/batch.h"
-#include "models/cuda/front_options.h"
+#include "models/cuda/host/front_options.h"
 #include "models/cuda/memory/memory_plan.h"
 #include "models/cuda/ranks.h"
 #include "models/kv_budget.h"

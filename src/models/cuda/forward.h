@@ -8,8 +8,8 @@
 #include <optional>
 
 #include "device/buffer.h"
-#include "models/cuda/crossing.h"
 #include "models/cuda/fused_step.h"
+#include "models/cuda/host/crossing.h"
 #include "models/cuda/layer/layer_strategy.h"
 #include "models/layer_watch.h"
 

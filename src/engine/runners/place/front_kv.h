@@ -1,5 +1,5 @@
 // Keys and values of a CPU's layers as a GPU wants them, which computes prompts of these layers in its place
-// (models/cuda/front.h).
+// (models/cuda/host/front.h).
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 #include "device/thread_pool.h"
 #include "kernels/llm/batch.h"
-#include "models/cuda/front_options.h"
+#include "models/cuda/host/front_options.h"
 
 namespace celer {
 

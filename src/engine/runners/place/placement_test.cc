@@ -95,8 +95,7 @@ TEST(PlacePatterns, WhatCannotBePlacedSaysWhatCan) {
   EXPECT_THAT(Refusal("attn=cpu"), HasSubstr("and not the experts of its layer"));
   EXPECT_THAT(Refusal("ffn_gate_inp=cpu"), HasSubstr("and the experts elsewhere"));
   EXPECT_THAT(Refusal("exps=cuda:1"), HasSubstr("experts on the CPU, or where their layer is"));
-  EXPECT_THAT(Refusal("^output=cpu"),
-              HasSubstr("finds 'output.weight': the embedding is with the first"));
+  EXPECT_THAT(Refusal("^output=cpu"), HasSubstr("finds 'output.weight': the embedding is with the first"));
   EXPECT_THAT(Refusal("mlp=cpu"),
               HasSubstr("finds no tensor of a layer; they are called such as 'blk.0.attn_q"));
   EXPECT_THAT(Refusal("exps=cpu,up_exps=cpu"), HasSubstr("patterns in front of it"));

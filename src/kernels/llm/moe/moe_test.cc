@@ -221,7 +221,7 @@ class Mixture {
 
 // Few tokens run their experts together, many by turns: what a token gets is the same bits, with any number of threads.
 TEST(Moe, FewTokensGetTheBitsOfMany) {
-  constexpr int64_t kTokens = 90, kHidden = 96, kExperts = 12;
+  constexpr int64_t kTokens = 60, kHidden = 96, kExperts = 12;
   for (const DType dtype : {DType::kQ4_0, DType::kQ8_0, DType::kBf16, DType::kF32})
     for (const int64_t width : {int64_t{32}, int64_t{160}})
       for (const bool gated : {true, false})
@@ -236,10 +236,10 @@ TEST(Moe, FewTokensGetTheBitsOfMany) {
           const auto x = testing::RandomFloats(kTokens * kHidden, 77);
           ThreadPool three({.threads = 3});
           const std::vector<float> together = mixture.Run(x, form, three);
-          for (const int threads : {1, 3, 7}) {
+          for (const int threads : {1, 3}) {
             ThreadPool pool({.threads = threads});
             for (const int64_t tokens : {int64_t{1}, int64_t{2}, int64_t{9}, int64_t{42}})
-              for (int64_t first = 0; first + tokens <= kTokens; first += 29) {
+              for (int64_t first = 0; first + tokens <= kTokens; first += 37) {
                 const auto begin = x.begin() + first * kHidden;
                 const std::vector<float> few = mixture.Run({begin, begin + tokens * kHidden}, form, pool);
                 ASSERT_TRUE(std::equal(few.begin(), few.end(), together.begin() + first * kHidden))

@@ -1,4 +1,4 @@
-#include "models/cuda/crossing.h"
+#include "models/cuda/host/crossing.h"
 
 #include <atomic>
 #include <chrono>

@@ -14,7 +14,7 @@
 #include "device/stream.h"
 #include "kernels/llm/batch.h"
 #include "models/cuda/forward.h"
-#include "models/cuda/front_options.h"
+#include "models/cuda/host/front_options.h"
 #include "models/cuda/model.h"
 #include "models/cuda/operators.h"
 #include "weights/weight_feed.h"

@@ -1,4 +1,4 @@
-#include "models/cuda/front.h"
+#include "models/cuda/host/front.h"
 
 #include <algorithm>
 #include <map>
