@@ -118,6 +118,13 @@ std::vector<float> EachAlone(Runner& runner, const std::vector<Text>& texts) {
   return alone;
 }
 
+// What keys and values of f16 may change. On a CPU, where logits with f32 are within 1e-5 of PEFT's, f16 alone turns those of
+// experts_turned by 5.1e-3 and of shared_expert by 4.5e-3, of all others by 3e-3 at most. Without one module of one layer of
+// the adapter they are 0.55 and 0.18 apart at least.
+double RoundedKv(const std::string& name) {
+  return name == "experts_turned" || name == "shared_expert" ? 1e-2 : 4e-3;
+}
+
 TEST(CudaLora, LogitsArePefts) {
   NEEDS_GPU();
   int ran = 0;
@@ -138,8 +145,8 @@ TEST(CudaLora, LogitsArePefts) {
     EXPECT_TRUE(fits) << fits.error().message();
     if (!fits) continue;
     ++ran;
-    // Keys and values are f16 there; activations of `fast` are bf16.
-    EXPECT_LE(WorstRelative(LogitsOf(*exact, {{golden.prompt, *mix}}), golden.logits), 4e-3);
+    // Activations of `fast` are bf16.
+    EXPECT_LE(WorstRelative(LogitsOf(*exact, {{golden.prompt, *mix}}), golden.logits), RoundedKv(name));
     EXPECT_LE(WorstRelative(LogitsOf(*fast, {{golden.prompt, *mix}}), golden.logits), 0.1);
     EXPECT_GT(WorstRelative(LogitsOf(*exact, {{golden.prompt, nullptr}}), golden.logits), 0.01);
   }

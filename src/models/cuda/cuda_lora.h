@@ -17,7 +17,6 @@
 #include "base/result.h"
 #include "device/buffer.h"
 #include "device/stream.h"
-#include "kernels/llm/low_rank/low_rank_beside_cuda.h"
 #include "kernels/llm/low_rank/low_rank_cuda.h"
 #include "kernels/llm/moe/cuda/moe_cuda.h"
 #include "models/cuda/cuda_lora_places.h"
@@ -86,25 +85,6 @@ class CudaLora {
   }
   // Likewise of up and gate, with the activation; false: nothing was done.
   bool ExpandActivate(const Product& product, int rows, const cuda::LowRankActivation& to);
-  // Of a batch whose adapters are all plain, behind products that read rows of bf16 (GemmStrategy): both in one kernel,
-  // where the GPU and the model's widths allow that.
-  bool RunsBeside() const { return runs_beside_ && plain_batch_; }
-  struct Beside {
-    std::span<const LoraPart> parts = {};
-    int64_t layer = -1;
-    const std::byte* x = nullptr;  // [rows, x_stride]
-    int64_t x_stride = 0;
-    int cols = 0;
-    struct Out {
-      int rows = 0;
-      void* product = nullptr;
-    };
-    std::array<Out, 3> outs = {};
-    int64_t stride = 0;  // of the products
-  };
-  void Add(const Beside& product, int rows);
-  // Of up and gate, with the activation; false: nothing was done.
-  bool Activate(const Beside& product, int rows, const cuda::LowRankBesideActivation& to);
   // Whether anything that ever was here changes routers, experts or shared experts.
   bool TouchesExperts() const;
   // The slots of a batch's tokens, which the device has sorted by expert.
@@ -160,8 +140,6 @@ class CudaLora {
   const int32_t* TileOf(const PlanMemory& plan) const;
   cuda::LowRankArgs Args(const Product& product, int rows) const;
   bool Touches(std::span<const LoraPart> parts, uint64_t of) const;
-  bool CanRunBeside() const;
-  cuda::LowRankBesideArgs BesideArgs(const Beside& product, int rows) const;
 
   int device_;
   const CudaModel& model_;
@@ -182,8 +160,6 @@ class CudaLora {
   int64_t low_rank_ = 0;               // of a mix, at most
   int64_t plain_rank_ = 0;             // of a plain mix that ever was here
   bool others_ = false;                // a mix that is not plain ever was here
-  bool runs_beside_ = false;           // CanRunBeside()
-  bool plain_batch_ = true;            // all mixes of this batch are plain
   uint64_t touched_ = 0, wholes_ = 0;  // by LoraPart, of all that ever was here
   int64_t version_ = 0;
 };

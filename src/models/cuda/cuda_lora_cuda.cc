@@ -85,7 +85,6 @@ Status CudaLora::Allocate(int64_t tokens, int64_t logit_rows) {
   };
   const DecoderConfig& config = model_.config;
   rows_ = Rows(config, tokens);
-  runs_beside_ = CanRunBeside();
   taken_.assign(static_cast<size_t>(Slots(config)), false);
   CELER_ASSIGN(terms_, zeros(std::ssize(taken_) * CudaLoraPlaces::Count(config) *
                              static_cast<int64_t>(sizeof(DeviceTerm))));
@@ -215,7 +214,6 @@ Status CudaLora::Prepare(std::span<const std::shared_ptr<const LoraMix>> mixes,
           found->second.used = step_;
   std::vector<const LoraMix*> distinct;
   std::vector<int32_t> mix_of;
-  plain_batch_ = true;
   for (size_t s = 0; s + 1 < starts.size(); ++s) {
     const LoraMix* const mix = mixes.empty() ? nullptr : mixes[s].get();
     int32_t number = -1;
@@ -231,7 +229,6 @@ Status CudaLora::Prepare(std::span<const std::shared_ptr<const LoraMix>> mixes,
           plain = plain && residents_.at(use.adapter.get()).plain;
         }
         plain = plain && rank <= cuda::kPlainRank;
-        plain_batch_ = plain_batch_ && plain;
         if (plain ? rank > plain_rank_ : !others_) ++version_;
         if (plain)
           plain_rank_ = std::max(plain_rank_, rank);
@@ -384,41 +381,6 @@ bool CudaLora::ExpandActivate(const Product& p, int rows, const cuda::LowRankAct
   const cuda::LowRankArgs args = Args(p, rows);
   if (!cuda::LowRankActivates(args)) return false;
   fault_.Check(cuda::LaunchLowRankExpandActivate(args, to, stream_.get()));
-  return true;
-}
-
-// Of layers that are Llama's: nothing else keeps rows.
-bool CudaLora::CanRunBeside() const {
-  const DecoderConfig& c = model_.config;
-  if (!cuda::LowRankBesideRuns() || model_.general || c.moe.experts > 0) return false;
-  const DeviceLayer& l = model_.layers[0];
-  const auto fits = [](const DeviceMatrix& m) { return m && m.cols % 8 == 0 && m.rows % 4 == 0; };
-  return fits(l.q) && fits(l.k) && fits(l.v) && fits(l.o) && fits(l.gate) && fits(l.up) && fits(l.down) &&
-         l.down.padded == l.down.cols;
-}
-
-cuda::LowRankBesideArgs CudaLora::BesideArgs(const Beside& p, int rows) const {
-  cuda::LowRankBesideArgs args{.plan = PlanOf(rows_plan_),
-                               .rows = rows,
-                               .x = p.x,
-                               .x_stride = p.x_stride,
-                               .cols = p.cols,
-                               .count = static_cast<int>(p.parts.size())};
-  for (size_t i = 0; i < p.parts.size(); ++i)
-    args.matrices[i] = {.place = places_.Of({.part = p.parts[i], .layer = p.layer}),
-                        .rows = p.outs[i].rows,
-                        .product = p.outs[i].product,
-                        .stride = p.stride};
-  return args;
-}
-
-void CudaLora::Add(const Beside& p, int rows) {
-  if (Touches(p.parts, touched_)) fault_.Check(cuda::LaunchLowRankBeside(BesideArgs(p, rows), stream_.get()));
-}
-
-bool CudaLora::Activate(const Beside& p, int rows, const cuda::LowRankBesideActivation& to) {
-  if (!Touches(p.parts, touched_)) return false;
-  fault_.Check(cuda::LaunchLowRankBesideActivate(BesideArgs(p, rows), to, stream_.get()));
   return true;
 }
 

@@ -44,8 +44,7 @@ CudaFacts CudaForward::Facts(int count, int rows) const {
           .rows = op_.shape.rows,
           .codes = codes_ != nullptr,
           .general = general,
-          .adapted = op_.lora != nullptr,
-          .adapted_beside = op_.lora && op_.lora->RunsBeside()};
+          .adapted = op_.lora != nullptr};
 }
 
 CudaFacts CudaForward::BatchFacts(int count, int rows, int64_t most_keys) const {

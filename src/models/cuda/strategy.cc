@@ -49,14 +49,8 @@ constexpr CudaStrategy kForward[] = {
     {"codes", "more than 8 tokens, where activations may have 8 bits", Isa::kSm80,
      [](const F& f) { return !f.adapted && f.codes && f.tokens > kMatvecTokens; }, kMany},
     // cuBLASLt with weights as they are.
-    {"rows",
-     "more than 24 tokens, with cuBLASLt and weights that are also kept row by row; with LoRA adapters of 16 "
-     "bits",
-     Isa::kSm80,
-     [](const F& f) {
-       return (!f.adapted || f.adapted_beside) && f.gemm && f.rows && !f.deterministic &&
-              f.tokens > kRowsTokens;
-     },
+    {"rows", "more than 24 tokens, with cuBLASLt and weights that are also kept row by row", Isa::kSm80,
+     [](const F& f) { return !f.adapted && f.gemm && f.rows && !f.deterministic && f.tokens > kRowsTokens; },
      kMany},
     // Warpgroup products that also do what lies between them.
     {"joined", "5 to 64 tokens, with products of tiles", Isa::kSm80,

@@ -36,8 +36,7 @@ struct CudaFacts {
   bool codes = false;                        // cuBLASLt with weights and activations of 8 bits
   bool general =
       false;  // its layers have more than Llama's (HasPlainLayers): wgmma, gemm and so on are false
-  bool adapted = false;         // some of its tokens have LoRA adapters
-  bool adapted_beside = false;  // whose terms go behind products with rows (CudaLora::RunsBeside)
+  bool adapted = false;  // some of its tokens have LoRA adapters
   // A layer with experts.
   bool moe_step = false, moe_grouped = false;  // whether these kernels run its matrices
   bool shared_grouped = false;                 // and those of its shared expert

@@ -1,5 +1,5 @@
 // The kernels of low rank on a GPU at the shapes of an 8B model, 64 tokens with 8 adapters of rank 16 in turns: A x and B of
-// it as two kernels, and as one. Time is that of one launch (of two) in a stream of them; the adapters' numbers come from
+// it. Time is that of one launch (of two) in a stream of them; the adapters' numbers come from
 // memory, as in a step of many layers.
 #include <benchmark/benchmark.h>
 
@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/device.h"
-#include "kernels/llm/low_rank/low_rank_beside_cuda.h"
 #include "kernels/llm/low_rank/low_rank_cuda.h"
 
 namespace celer::cuda {
@@ -47,8 +46,8 @@ constexpr Shape kShapes[] = {{"qkv", 4096, {4096, 1024, 1024}, 3, false},
                              {"gate_up", 4096, {14336, 14336}, 2, true},
                              {"down", 14336, {4096}, 1, false}};
 constexpr int kTokens = 64, kAdapters = 8, kRank = 16, kLayers = 32;
-enum Way { kShrink, kExpand, kBoth, kBeside };
-constexpr const char* kWays[] = {"a", "b", "a and b", "beside"};
+enum Way { kShrink, kExpand, kBoth };
+constexpr const char* kWays[] = {"a", "b", "a and b"};
 
 // A product of each layer.
 class Products {
@@ -83,7 +82,6 @@ class Products {
     count_ = Upload(std::vector<int32_t>{kAdapters});
     x_ = Zeros<float>(int64_t{kTokens} * s.cols);
     product_ = Zeros<float>(int64_t{kTokens} * stride_);
-    mid_ = Zeros<uint16_t>(int64_t{kTokens} * s.rows[0]);
     room_ = int64_t{PlainPieces(s.cols)} * PlainWidth(s.count);
     low_ = Zeros<float>(kTokens * room_);
   }
@@ -91,7 +89,6 @@ class Products {
   cudaError_t Run(Way way, int i) {
     const LowRankPlan plan{count_.get(), tiles_.get(), uses_.get(), terms_.get(), places_};
     const int first = i % kLayers * s_.count;
-    if (way == kBeside) return RunBeside(plan, first);
     LowRankArgs args;
     args.plan = plan;
     args.rows = kTokens, args.most_rank = kRank;
@@ -109,27 +106,10 @@ class Products {
   }
 
  private:
-  cudaError_t RunBeside(const LowRankPlan& plan, int first) {
-    LowRankBesideArgs args{.plan = plan,
-                           .rows = kTokens,
-                           .x = x_.get(),
-                           .x_stride = s_.cols,
-                           .cols = s_.cols,
-                           .count = s_.count};
-    int at = 0;
-    for (int m = 0; m < s_.count; at += s_.rows[m], ++m)
-      args.matrices[m] = {.place = first + m,
-                          .rows = s_.rows[m],
-                          .product = product_.get() + (s_.activates ? at / 2 : at),
-                          .stride = stride_};
-    if (!s_.activates) return LaunchLowRankBeside(args, nullptr);
-    return LaunchLowRankBesideActivate(args, {.out = mid_.get(), .out_stride = s_.rows[0]}, nullptr);
-  }
-
   Shape s_;
   int places_;
   int64_t stride_ = 0, room_ = 0;
-  OnDevice<uint16_t> numbers_, mid_;
+  OnDevice<uint16_t> numbers_;
   OnDevice<DeviceTerm> terms_;
   OnDevice<DeviceUse> uses_;
   OnDevice<LowRankTile> tiles_;
@@ -139,7 +119,6 @@ class Products {
 
 void LowRank(benchmark::State& state, const Shape& shape, Way way) {
   if (CudaDeviceCount() == 0) return state.SkipWithError("no CUDA device here");
-  if (way == kBeside && !LowRankBesideRuns()) return state.SkipWithError("no clusters here");
   Products products(shape);
   cudaEvent_t begin, end;
   cudaEventCreate(&begin);
@@ -161,7 +140,7 @@ void LowRank(benchmark::State& state, const Shape& shape, Way way) {
 
 [[maybe_unused]] const bool kRegistered = [] {
   for (const Shape& shape : kShapes)
-    for (const Way way : {kShrink, kExpand, kBoth, kBeside}) {
+    for (const Way way : {kShrink, kExpand, kBoth}) {
       const std::string name = std::string("low_rank/") + shape.name + "/" + kWays[way];
       benchmark::RegisterBenchmark(name.c_str(),
                                    [shape, way](benchmark::State& s) { LowRank(s, shape, way); })

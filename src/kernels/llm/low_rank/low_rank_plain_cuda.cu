@@ -1,5 +1,5 @@
 // Terms of A and B alone, in 16 bits, on the tensor cores.
-#include "kernels/llm/low_rank/low_rank_mma.cuh"
+#include "kernels/llm/low_rank/low_rank_device.cuh"
 #include "kernels/llm/matmul/cuda/matvec/matvec_cuda.cuh"
 #include "kernels/llm/matmul/cuda/matvec/matvec_ptx.cuh"
 #include "kernels/shared/cuda/not_finite.cuh"
@@ -12,11 +12,27 @@ constexpr int kThreads = 256, kWarps = kThreads / 32;
 
 // The tensor cores' kernels. A product of 16 ranks and 8 tokens: x as two bf16, its value and what that leaves, and f16 of
 // an adapter likewise, which is exact.
-constexpr int kPieces = kPlainCols / kWarps / 32;
+constexpr int kMmaRanks = kLowRankStep, kPieces = kPlainCols / kWarps / 32;
 constexpr int kMmaSums = kMmaRanks * kTile + kTile;
 constexpr int kExpandThreads = kMmaRanks * kTile, kExpandRows = kExpandThreads * kRowsEach;
 constexpr int kManyRows = 2048,
               kGroup = 8;  // tiles of a long batch that a block takes with the same ranks in its registers
+
+struct Pairs {
+  uint32_t high, low;
+};
+__device__ __forceinline__ Pairs SplitPair(float a, float b) {
+  const __nv_bfloat162 high = __floats2bfloat162_rn(a, b);
+  const __nv_bfloat162 low = __floats2bfloat162_rn(a - __low2float(high), b - __high2float(high));
+  return {*reinterpret_cast<const uint32_t*>(&high), *reinterpret_cast<const uint32_t*>(&low)};
+}
+
+// Of two numbers of 16 bits.
+template <bool kHalf>
+__device__ __forceinline__ float2 Unpack2(uint32_t bits) {
+  if constexpr (kHalf) return __half22float2(*reinterpret_cast<const __half2*>(&bits));
+  return {__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u)};
+}
 
 // sums[0] += ranks * value of x, sums[1] += what is left.
 template <bool kHalf>

@@ -109,18 +109,6 @@ void GemmStrategy::Qkv(const DeviceLayer& w, const Batch& batch, int64_t layer) 
   ToBf16(m_.x, batch.count, c.hidden, w.q.padded, w.attention_norm);
   Multiply(w, kQkv, m_.x_bf16, batch.count, m_.qkv_rows, true, op_.shape.qkv_width(), false);
   w.sparse() ? Unpack(layer + 1, kQkv) : Unpack(layer, kGateUp);  // experts are not unpacked
-  if (op_.lora) {
-    constexpr LoraPart kQkvParts[] = {LoraPart::kQ, LoraPart::kK, LoraPart::kV};
-    float *const q = m_.qkv_rows, *const k = q + w.q.rows, *const v = k + w.k.rows;
-    op_.lora->Add(CudaLora::Beside{.parts = kQkvParts,
-                                   .layer = layer,
-                                   .x = m_.x_bf16,
-                                   .x_stride = w.q.padded,
-                                   .cols = w.q.cols,
-                                   .outs = {{{w.q.rows, q}, {w.k.rows, k}, {w.v.rows, v}}},
-                                   .stride = op_.shape.qkv_width()},
-                  batch.count);
-  }
   op_.FinishQkvRows(w, batch, op_.UsesNarrowQueries(w, batch));
 }
 
@@ -130,25 +118,10 @@ void GemmStrategy::Attention(const DeviceLayer& w, const Batch& batch, int64_t l
       {.narrow_q = op_.UsesNarrowQueries(w, batch), .rows = Direct(w, batch) ? m_.x_bf16 : nullptr});
 }
 
-// What the batch's adapters add to a product that was added to x.
-void GemmStrategy::AdaptSum(const DeviceLayer& w, LoraPart part, const DeviceMatrix& matrix,
-                            const std::byte* x, int count) {
-  if (!op_.lora) return;
-  op_.lora->Add(CudaLora::Beside{.parts = {&part, 1},
-                                 .layer = op_.LayerOf(w),
-                                 .x = x,
-                                 .x_stride = matrix.padded,
-                                 .cols = matrix.cols,
-                                 .outs = {{{matrix.rows, m_.x}}},
-                                 .stride = matrix.rows},
-                count);
-}
-
 void GemmStrategy::Output(const DeviceLayer& w, const Batch& batch) {
   if (!Direct(w, batch)) ToBf16(m_.attention, batch.count, op_.shape.q_width(), w.o.padded, nullptr);
   Multiply(w, Part::kOutput, m_.x_bf16, batch.count, op_.Sum(Sums::kOutput), true, config().hidden,
            op_.AddsToX());
-  AdaptSum(w, LoraPart::kO, w.o, m_.x_bf16, batch.count);
   op_.JoinRanks(Sums::kOutput, batch.count);
 }
 
@@ -157,20 +130,6 @@ void GemmStrategy::GateUp(const DeviceLayer& w, const Batch& batch, int64_t laye
   Unpack(layer, kDown);
   ToBf16(m_.x, batch.count, c.hidden, w.gate.padded, w.ffn_norm);
   Multiply(w, kGateUp, m_.x_bf16, batch.count, m_.gate_up_bf16, false, 2 * c.intermediate, false);
-  if (op_.lora) {
-    constexpr LoraPart kUpGate[] = {LoraPart::kUp, LoraPart::kGate};
-    const CudaLora::Beside adapted{
-        .parts = kUpGate,
-        .layer = layer,
-        .x = m_.x_bf16,
-        .x_stride = w.gate.padded,
-        .cols = w.gate.cols,
-        .outs = {{{w.up.rows, m_.gate_up_bf16 + 2 * c.intermediate}, {w.gate.rows, m_.gate_up_bf16}}},
-        .stride = 2 * c.intermediate};
-    if (op_.lora->Activate(adapted, batch.count,
-                           {.activation = op_.activation(), .out = m_.mid_bf16, .out_stride = w.down.padded}))
-      return;
-  }
   op_.Check(cuda::LaunchActivateBf16(m_.gate_up_bf16, batch.count, static_cast<int>(c.intermediate),
                                      w.down.padded, op_.activation(), m_.mid_bf16, op_.stream.get()));
 }
@@ -179,7 +138,6 @@ void GemmStrategy::Down(const DeviceLayer& w, const Batch& batch, int64_t layer)
   Unpack(layer + 1, kQkv);
   Multiply(w, Part::kDown, m_.mid_bf16, batch.count, op_.Sum(Sums::kDown), true, config().hidden,
            op_.AddsToX());
-  AdaptSum(w, LoraPart::kDown, w.down, m_.mid_bf16, batch.count);
   op_.JoinRanks(Sums::kDown, batch.count);
 }
 

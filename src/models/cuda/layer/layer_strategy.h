@@ -77,8 +77,6 @@ class GemmStrategy : public LayerStrategy {
                 bool f32_out, int64_t out_stride, bool add);
   void ToBf16(const float* from, int64_t tokens, int64_t cols, int padded, const float* norm);
   bool Direct(const DeviceLayer& w, const Batch& batch);  // attention writes what o reads
-  void AdaptSum(const DeviceLayer& w, LoraPart part, const DeviceMatrix& matrix, const std::byte* x,
-                int count);
 
   cuda::Gemm gemm_;
   std::optional<Stream> unpack_stream_;
