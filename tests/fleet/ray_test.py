@@ -16,6 +16,9 @@ import front
 from front import FleetCase, fleet
 from fleet import resume  # noqa: I001  front knows where it is
 
+# Else Ray takes 127.0.0.1 for the machine's other address: here all of it stays on loopback.
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 try:
     import ray
     import ray.data  # noqa: F401
