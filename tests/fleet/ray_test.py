@@ -59,11 +59,6 @@ class RayCase(FleetCase):
         ray.init(address=cls.cluster.address, runtime_env={"working_dir": str(DEPLOY)}, log_to_driver=False)
         cls.addClassCleanup(ray.shutdown)
         print(f"a head and a node after {time.monotonic() - begin:.1f} s")
-        # A token takes milliseconds, so that an answer is still under way when its server is killed.
-        cls.model = cls.folder / "larger.gguf"
-        subprocess.run([front.ServerCase.celer, "synth", "llama-3.1-8b", "--weights", "q8_0", "-o", cls.model, "--layers", "4", "--hidden", "768",
-                        "--intermediate", "3072", "--vocab", "600", "--heads", "4", "--kv-heads", "2", "--head-dim", "32"], check=True, capture_output=True,
-                       timeout=300)
         cls.settings = {"model": str(cls.model), "celer": str(front.ServerCase.celer),
                         "flags": f"--device cpu --threads 1 --kv-memory=48MiB --context 2048 --served-model-name tiny --chat-template "
                                  f"{front.ROOT / 'tests/chat_templates/chatml.jinja'}"}
@@ -73,6 +68,12 @@ class Serving(RayCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
+        # A token takes milliseconds, so that an answer is still under way when its server is killed.
+        slow = cls.folder / "larger.gguf"
+        subprocess.run([front.ServerCase.celer, "synth", "llama-3.1-8b", "--weights", "q8_0", "-o", slow, "--layers", "4", "--hidden", "768",
+                        "--intermediate", "3072", "--vocab", "600", "--heads", "4", "--kv-heads", "2", "--head-dim", "32"], check=True, capture_output=True,
+                       timeout=300)
+        cls.settings["model"] = str(slow)
         from celer_serve import Settings, build
         port = fleet.free_port()
         serve.start(http_options={"host": "127.0.0.1", "port": port, "location": "HeadOnly"})
