@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import subprocess
 import sys
 import time
 import urllib.parse
@@ -32,6 +33,14 @@ def available():
     found = [name for name, command in ROUTERS.items() if command[0].exists()]
     found += ["production-stack"] if (STACK / "venv/bin/python").exists() else []
     return found + [name for name in ("nginx", "haproxy") if fleet.program(name)]
+
+
+def slower_model(folder):
+    """32 million parameters: a step takes milliseconds, so that the engine has more to do than its clients."""
+    path = pathlib.Path(folder) / "slower.gguf"
+    subprocess.run([ServerCase.celer, "synth", "llama-3.1-8b", "--weights", "q8_0", "-o", path, "--layers", "4", "--hidden", "768", "--intermediate",
+                    "3072", "--vocab", "600", "--heads", "4", "--kv-heads", "2", "--head-dim", "32"], check=True, capture_output=True, timeout=300)
+    return path
 
 
 class FleetCase(ServerCase):

@@ -70,12 +70,8 @@ class Serving(RayCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        # A token takes milliseconds, so that an answer is still under way when its server is killed.
-        slow = cls.folder / "larger.gguf"
-        subprocess.run([front.ServerCase.celer, "synth", "llama-3.1-8b", "--weights", "q8_0", "-o", slow, "--layers", "4", "--hidden", "768",
-                        "--intermediate", "3072", "--vocab", "600", "--heads", "4", "--kv-heads", "2", "--head-dim", "32"], check=True, capture_output=True,
-                       timeout=300)
-        cls.settings["model"] = str(slow)
+        # An answer is still under way when its server is killed.
+        cls.settings["model"] = str(front.slower_model(cls.folder))
         from celer_serve import Settings, build
         port = fleet.free_port()
         for attempt in range(5):

@@ -27,6 +27,13 @@ class Soak(FleetCase):
     kv = "32MiB"  # all of it is used within the first minute, so that it is no growth
     flags = ["--write-timeout", "10", "--header-timeout", "10", "--body-timeout", "10"]
 
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.server.stop()
+        cls.model = front.slower_model(cls.folder)
+        cls.server = cls.start(*cls.flags)
+
     def body(self, rng, tokens):
         return {"model": "tiny", "messages": [{"role": "system", "content": f"Rule {rng.randrange(4)} holds. " * 20},
                                               {"role": "user", "content": f"Say something about {rng.randrange(10_000)}."}],
