@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes the wheel of the Python package: BUILD/wheels/celer-*.whl. Out of the module that is in the build folder, where there
-# is one, else everything is compiled for it.
+# is one, else everything is compiled for it. It is for the kind of machine that this runs on: tried on x86-64, not on aarch64.
 #   tools/wheel.sh build [--sdist]
 set -euo pipefail
 cd "$(dirname "$0")/.."

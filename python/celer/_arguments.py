@@ -55,6 +55,13 @@ def table(title: str, rows: Mapping[str, object]) -> str:
     return f"<table><caption>{html.escape(title)}</caption>{cells}</table>"
 
 
+def several(where: str, value: object) -> Iterable[Any]:
+    """A list, or whatever else gives items; a text is none."""
+    if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping)):
+        raise TypeError(f"{where} is {value!r}, expected a list")
+    return value
+
+
 def only(where: str, value: object, allowed: tuple[object, ...], why: str) -> None:
     """Refuses a value that would have to mean something."""
     if value not in allowed:

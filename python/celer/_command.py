@@ -3,10 +3,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from typing import Any
+
+from ._arguments import path
 
 
 def command(*args: str) -> list[str]:
     return [sys.executable, "-m", "celer", *args]
+
+
+def operand(where: str, value: Any) -> str:
+    """A path or a name, which is no flag even if it looks like one."""
+    found = path(where, value)
+    return "./" + found if found.startswith("-") else found
 
 
 def flags(options: Mapping[str, object]) -> list[str]:

@@ -94,6 +94,6 @@ def limits(model: str, machine: str = "this", *, weight_bits: float = 16, kv_bit
     ("rtx4090", "h200"), or "this", which is measured once and takes seconds. weight_bits may be fractional: 4.5 for q4_0.
     """
     bits = [number(where, value, 0.5, 64) for where, value in (("weight_bits", weight_bits), ("kv_bits", kv_bits))]
-    values = _celer.limits(path("model", model), text("machine", machine), weight_bits=bits[0], kv_bits=bits[1], batch=whole("batch", batch),
+    values = _celer.limits(path("model", model), text("machine", machine), weight_bits=bits[0], kv_bits=bits[1], batch=whole("batch", batch, 1, 2**31),
                            prompts=_several("prompt", prompt), contexts=_several("context", context))
     return Limits(values, batch, weight_bits, kv_bits)

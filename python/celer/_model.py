@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ._arguments import NotPickled, mapping_of, named, prompt_ids, strings, table, token_ids, whole
+from ._arguments import NotPickled, mapping_of, named, prompt_ids, several, strings, table, token_ids, whole
 from ._arguments import text as _text
 from ._core import DEFAULTS, Batch, Core, Progress, Running, to_body
 from .sampling_params import SamplingParams, StructuredOutputsParams
@@ -52,7 +52,7 @@ class Tokenizer(NotPickled):
         """{"input_ids": ...}, as Hugging Face's tokenizers give it."""
         if isinstance(text, str):
             return {"input_ids": self.encode(text, add_special_tokens)}
-        return {"input_ids": [self.encode(one, add_special_tokens) for one in text]}
+        return {"input_ids": [self.encode(one, add_special_tokens) for one in several("text", text)]}
 
     def decode(self, tokens: int | Sequence[int], skip_special_tokens: bool = False) -> str:
         ids = token_ids("tokens", [tokens] if isinstance(tokens, int) else tokens)
@@ -84,7 +84,7 @@ def chat_body(messages: Messages, tools: Sequence[Mapping[str, Any]] | None, add
         raise TypeError(f"messages is {messages!r}, expected a text, or a list of messages")
     body: dict[str, Any] = {"messages": [dict(mapping_of("a message", one)) for one in messages]}
     if tools is not None:
-        body["tools"] = [dict(mapping_of("a tool", one)) for one in tools]
+        body["tools"] = [dict(mapping_of("a tool", one)) for one in several("tools", tools)]
     if continue_final_message or not add_generation_prompt:
         body |= {"add_generation_prompt": False if continue_final_message else add_generation_prompt,
                  "continue_final_message": continue_final_message}
@@ -252,12 +252,17 @@ class Model(NotPickled):
 
     def score(self, tokens: Sequence[int], first: int = 1) -> NDArray[np.float32]:
         """The log-probability of each token from `first` on, given those before it."""
-        return self._core.native.score(token_ids("tokens", tokens), whole("first", first))
+        ids = token_ids("tokens", tokens)
+        if len(ids) < 2:
+            raise ValueError(f"tokens has {len(ids)} of them, and the first has no log-probability; expected at least two")
+        return self._core.native.score(ids, whole("first", first))
 
     def embed(self, text: str | Sequence[str]) -> NDArray[np.float32]:
         """The embedding of a text [hidden_size], or of several, one in a row; their length is 1."""
         import numpy as np
 
+        if text is None:
+            raise TypeError("text is None, expected a string, or several")
         texts = strings("text", text)
         found = np.asarray([normalized(values) for _, values in embeddings(self._core, texts, None)], np.float32)
         return found[0] if isinstance(text, str) else found

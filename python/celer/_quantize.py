@@ -9,7 +9,7 @@ import subprocess
 from typing import Any
 
 from ._core import Progress
-from ._command import command, flags
+from ._command import command, flags, operand
 
 _PERCENT = re.compile(r"(\d{1,3}) %")
 _DRAWING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -22,7 +22,7 @@ def quantize(model: str | os.PathLike[str], output: str | os.PathLike[str], *, p
     calibration="text.txt", tensor=["*.attn_v.weight=q6_k"], force=True; its `--help` lists them. An error is a ValueError with
     the command's own sentence.
     """
-    arguments = command("quantize", os.fspath(model), "-o", os.fspath(output), *flags(options))
+    arguments = command("quantize", operand("model", model), "-o", operand("output", output), *flags(options))
     # On a terminal the command draws how far it is.
     ours, theirs = pty.openpty()
     process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, text=True,
@@ -44,7 +44,8 @@ def quantize(model: str | os.PathLike[str], output: str | os.PathLike[str], *, p
             process.stdout.close()
     if code != 0:
         lines = [line for line in said.splitlines() if line.strip()]
-        raise ValueError(" ".join(lines[-5:]).removeprefix("error: ") or f"celer quantize ended with {code}")
+        error = next((i for i, line in enumerate(lines) if line.startswith("error: ")), 0)
+        raise ValueError(" ".join(lines[error:][-5:]).removeprefix("error: ") or f"celer quantize ended with {code}")
     return (out + said).strip()
 
 

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from ._arguments import NotPickled
-from ._command import command, flags
+from ._command import command, flags, operand
 
 
 class Server(NotPickled):
@@ -20,7 +20,7 @@ class Server(NotPickled):
 
     def __init__(self, model: str | os.PathLike[str], port: int = 0, timeout: float = 600.0, **options: Any) -> None:
         given = [*flags(options), "--port", str(port)]
-        self._process = subprocess.Popen(command("serve", os.fspath(model), *given), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        self._process = subprocess.Popen(command("serve", operand("model", model), *given), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                          stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True)
         self._said: collections.deque[str] = collections.deque(maxlen=1000)
         self._changed = threading.Condition()

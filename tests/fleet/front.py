@@ -5,7 +5,9 @@ import importlib.util
 import json
 import os
 import pathlib
+import subprocess
 import sys
+import time
 import urllib.parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -31,6 +33,14 @@ def available():
     found = [name for name, command in ROUTERS.items() if command[0].exists()]
     found += ["production-stack"] if (STACK / "venv/bin/python").exists() else []
     return found + [name for name in ("nginx", "haproxy") if fleet.program(name)]
+
+
+def slower_model(folder):
+    """32 million parameters: a step takes milliseconds, so that the engine has more to do than its clients."""
+    path = pathlib.Path(folder) / "slower.gguf"
+    subprocess.run([ServerCase.celer, "synth", "llama-3.1-8b", "--weights", "q8_0", "-o", path, "--layers", "4", "--hidden", "768", "--intermediate",
+                    "3072", "--vocab", "600", "--heads", "4", "--kv-heads", "2", "--head-dim", "32"], check=True, capture_output=True, timeout=300)
+    return path
 
 
 class FleetCase(ServerCase):
@@ -77,6 +87,28 @@ class FleetCase(ServerCase):
 
     def clean(self, answers):
         self.assertEqual([answer.error for answer in answers if answer.error], [])
+
+
+class Meter:
+    """What a server and the machine did since it was made."""
+
+    def __init__(self, server):
+        self.server = server
+        self.begin = self._now()
+
+    def _now(self):
+        ticks = os.sysconf("SC_CLK_TCK")
+        ours = sum(map(int, pathlib.Path(f"/proc/{self.server.process.pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13])) / ticks
+        user, nice, system, idle, wait, *rest = (int(n) / ticks for n in pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:])
+        mine = sum(os.times()[:2])
+        return {"seconds": time.monotonic(), "server": ours, "client": mine, "worked": user + nice + system + sum(rest[:3]),
+                "busy": self.server.metric("celer:busy_seconds_total")}
+
+    def read(self):
+        """seconds; CPU seconds of the server, of this process and of all others; busy: seconds in which the engine had work."""
+        found = {name: value - self.begin[name] for name, value in self._now().items()}
+        found["others"] = max(0.0, found.pop("worked") - found["server"] - found["client"])
+        return found
 
 
 def request(url, method, path, body=None):

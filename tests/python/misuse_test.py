@@ -74,6 +74,8 @@ class Models(tiny.Case):
                 (ValueError, "context", lambda: celer.load(tiny.model(), context=-1)), (ValueError, "kv_memory", lambda: celer.load(tiny.model(), kv_memory="9" * 40)),
                 (ValueError, "zero byte", lambda: celer.load("a\0b")), (TypeError, "model", lambda: celer.load(None)),
                 (ValueError, "context", lambda: model.perplexity("x" * 99, window=2**40)), (ValueError, "window", lambda: model.perplexity("x" * 99, window=-1)),
+                (ValueError, "at least two", lambda: model.score([])), (ValueError, "at least two", lambda: model.score([1])), (TypeError, "text is None", lambda: model.embed(None)),
+                (TypeError, "tools", lambda: model.chat("x", tools=5)), (TypeError, "text", lambda: model.tokenizer(5)), (TypeError, "logit_bias", lambda: SamplingParams(logit_bias=5)),
                 (ValueError, "empty", lambda: generate([[]])), (ValueError, "empty", lambda: model.generate([])), (ValueError, "empty", lambda: generate({"prompt_token_ids": []})), (ValueError, "gpu_memory", lambda: LLM(tiny.model(), gpu_memory_utilization=-1)),
                 (TypeError, "gpu_memory_utilization", lambda: LLM(tiny.model(), gpu_memory_utilization="0.5")),
                 (TypeError, "tokens", lambda: model.tokenizer.decode([1.0])), (TypeError, "tokens", lambda: model.tokenizer.decode(None)),
@@ -231,7 +233,9 @@ class Arrays(tiny.Case):
                 (ValueError, "float64", lambda: whole.run(None, {"x": [1.5]})), (ValueError, "300", lambda: small.run(None, {"x": [300]})),
                 (ValueError, "no input", lambda: session.run(None, {3: x})),
                 (ValueError, "no input", lambda: session.run(None, {"x\0": x})), (TypeError, "expected an array", lambda: celer.OrtValue("x")),
-                (TypeError, "expected an array", lambda: celer.OrtValue(None))]:
+                (TypeError, "expected an array", lambda: celer.OrtValue(None)), (TypeError, "providers", lambda: celer.InferenceSession(dense(), providers="CPUExecutionProvider")),
+                (ValueError, "providers", lambda: celer.InferenceSession(dense(), providers=[()])), (TypeError, "provider_options", lambda: celer.InferenceSession(dense(), provider_options=5)),
+                (TypeError, "name of an output", lambda: session.run([["y"]], {"x": x}))]:
             with self.subTest(words=words):
                 self.assert_error(kind, words, call)
         np.testing.assert_array_equal(whole.run(None, {"x": [1, 2]})[0], [1, 2])
@@ -363,6 +367,7 @@ class Pictures(tiny.Case):
                 (ValueError, "[2, 2]", lambda: celer.Picture(np.zeros((2, 2), np.uint8))), (TypeError, "expected an array", lambda: celer.Picture(None)),
                 (ValueError, "fit", lambda: celer.Picture(self.pixels, fit="squeeze")), (ValueError, "size", lambda: celer.Picture(self.pixels, size=(0, 5))),
                 (ValueError, "mean", lambda: self.seen(self.pixels, mean=[1, 2])), (ValueError, "std", lambda: self.seen(self.pixels, std=0)),
+                (TypeError, "size", lambda: celer.Picture(self.pixels, size=5)), (ValueError, "(height, width)", lambda: celer.Picture(self.pixels, size=(1, 2, 3))),
                 (TypeError, "scale", lambda: celer.Picture(self.pixels, scale="1")), (TypeError, "did you mean 'mean'", lambda: celer.Picture(self.pixels, meen=1)),
                 (ValueError, "0 x 3", lambda: self.seen(np.zeros((0, 3, 3), np.uint8))), (ValueError, "the input 'x'", lambda: dense_session.run(None, {"x": celer.Picture(self.pixels)}))]:
             with self.subTest(words=words):

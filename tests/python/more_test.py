@@ -164,6 +164,7 @@ class Limits(tiny.Case):
                                   (ValueError, "context", lambda: celer.limits("llama-3.1-8b", "rtx4090", context=[2**70])),
                                   (TypeError, "machine", lambda: celer.limits("llama-3.1-8b", 4090)),
                                   (ValueError, "batch", lambda: celer.limits("llama-3.1-8b", "rtx4090", batch=0)),
+                                  (ValueError, "1 to", lambda: celer.limits("llama-3.1-8b", "rtx4090", batch=10**30)),
                                   (TypeError, "weight_bits", lambda: celer.limits("llama-3.1-8b", "rtx4090", weight_bit=4)),
                                   (TypeError, "context", lambda: celer.limits("llama-3.1-8b", "rtx4090", context=[]))]:
             with self.subTest(words=words):
@@ -192,6 +193,10 @@ class Commands(tiny.Case):
         self.assertGreater(len(celer.load(out, **tiny.SETTINGS).generate("x", max_tokens=3, ignore_eos=True).text), 0)
         self.assert_error(ValueError, "q4_0", lambda: celer.quantize(source, out + "2.gguf", weights="q4_00", progress=False))
         self.assert_error(ValueError, "no such file", lambda: celer.quantize("/no/such.gguf", out, progress=False))
+        self.assert_error(ValueError, "--help: no such file", lambda: celer.quantize("--help", out, progress=False))
+        self.assert_error(TypeError, "model is None", lambda: celer.quantize(None, out, progress=False))
+        with self.assertRaisesRegex(ValueError, "^/no/such/q4.gguf"):  # and not what it warned of before
+            celer.quantize(tiny.model(), "/no/such/q4.gguf", progress=False)
 
     def test_serve(self):
         with celer.serve(tiny.model(), context=256, threads=1, kv_memory="8MiB", chat_template=str(tiny.TEMPLATE)) as server:
@@ -204,6 +209,7 @@ class Commands(tiny.Case):
         self.assertIsNotNone(process.poll())
         self.assert_error(RuntimeError, "no such file", lambda: celer.serve("/no/such.gguf"))
         self.assert_error(RuntimeError, "--no-such", lambda: celer.serve(tiny.model(), no_such=3))
+        self.assert_error(RuntimeError, "--help: no such file", lambda: celer.serve("--help"))
 
 
 class Surface(tiny.Case):
