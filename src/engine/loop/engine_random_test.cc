@@ -269,7 +269,9 @@ void RunEngine(uint32_t seed, Seen* seen) {
       Answers whole = told[*alone];
       if (requests.Below(4) == 0) seen->resumed += requests.Resume(&request, &whole);
       if (requests.Below(10) == 0) request.deadline = hour + std::chrono::seconds(step + requests.Below(60));
-      if (states == 0 && options.prefix_cache) ASSERT_NO_FATAL_FAILURE(transfers.Before(request, *engine));
+      if (states == 0 && options.prefix_cache) {
+        ASSERT_NO_FATAL_FAILURE(transfers.Before(request, *engine));
+      }
       auto id = engine->Submit(request);
       ASSERT_TRUE(id) << id.error().message();
       alive.push_back(*id);

@@ -71,12 +71,16 @@ void KvTransfer::Fetch(const KvSource& source, RunOnEngine run, std::shared_ptr<
   const bool started = fetchers_.Start([this, source, prompt = std::move(prompt), end, leave] {
     const Deadline begin = SocketClock::now();
     KvFetched fetched;
-    const Failure failed = FetchBlocks(source, prompt, &fetched);
-    leave();
+    Prompt asked = prompt;
+    const Failure failed = FetchBlocks(source, &asked, &fetched);
     fetched.reason = failed.reason;
     fetched.why = failed.why;
     fetched.seconds = std::chrono::duration<double>(SocketClock::now() - begin).count();
+    const bool all_here = fetched.reason.empty() && fetched.bytes == 0;
     end(std::move(fetched));
+    // The peer need not hold it any longer, but the request need not wait until it knows.
+    if (all_here) TellPeer(source, asked);
+    leave();
   });
   if (started) return;
   leave();
@@ -94,9 +98,25 @@ void KvTransfer::Note(const KvFetched& fetched) {
   if (!fetched.reason.empty()) ++figures_.fallbacks[fetched.reason];
 }
 
-KvTransfer::Failure KvTransfer::FetchBlocks(const KvSource& source, const Prompt& begun, KvFetched* out) {
+int64_t KvTransfer::BlocksOf(const KvSource& source, const Prompt& prompt) {
+  const int64_t blocks = std::ssize(prompt.prefix.tokens) / kKvBlockTokens;
+  return source.tokens > 0 ? std::min(blocks, source.tokens / kKvBlockTokens) : blocks;
+}
+
+void KvTransfer::TellPeer(const KvSource& source, const Prompt& prompt) {
+  const int64_t blocks = BlocksOf(source, prompt);
+  if (blocks == 0) return;
+  const Deadline until = SocketClock::now() + std::min<Deadline::duration>(options_.timeout, kConnectTime);
+  const Result<Socket> socket = ConnectOnce(source.host, static_cast<uint16_t>(source.port), until);
+  if (!socket) return;
+  const KvThreads::Watched watched(fetchers_, *socket);
+  if (*AskFor(*socket, source, prompt, blocks, blocks, until).reason) return;
+  static_cast<void>(SendAll(*socket, {&kKvThanks, 1}, until));
+}
+
+KvTransfer::Failure KvTransfer::FetchBlocks(const KvSource& source, Prompt* begun, KvFetched* out) {
   const Deadline until = SocketClock::now() + options_.timeout;
-  Prompt prompt = begun;
+  Prompt& prompt = *begun;
   using Prefix = EngineInternals::HeldPrefix;
   const Result<Prefix> held = prompt.Ask<Prefix>([&](Engine& engine) -> Result<Prefix> {
     prompt.prefix = EngineInternals::PrefixOf(engine, *prompt.request);
@@ -105,8 +125,7 @@ KvTransfer::Failure KvTransfer::FetchBlocks(const KvSource& source, const Prompt
   if (!held) return {"engine", held.error().message()};
   out->hold = held->hold;
   const int64_t first = std::ssize(held->blocks);
-  int64_t blocks = std::ssize(prompt.prefix.tokens) / kKvBlockTokens;
-  if (source.tokens > 0) blocks = std::min(blocks, source.tokens / kKvBlockTokens);
+  const int64_t blocks = BlocksOf(source, prompt);
   if (blocks <= first) return {};  // all of it is here
   {
     const std::lock_guard lock(mutex_);
@@ -172,10 +191,11 @@ KvTransfer::Failure KvTransfer::Receive(const Socket& socket, const Prompt& prom
     out->tokens += *stored * kKvBlockTokens;
     out->bytes += *stored * each;
     first += *stored;
-    if (*stored < piece->blocks) return {"room", "the KV has no room for all of it"};
+    if (*stored < piece->blocks) break;
   }
   // Without it the peer holds the blocks for a while, which is nobody's loss here.
   static_cast<void>(SendAll(socket, {&kKvThanks, 1}, until));
+  if (first < blocks) return {"room", "the KV has no room for all of it"};
   return {};
 }
 

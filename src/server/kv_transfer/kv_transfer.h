@@ -129,7 +129,9 @@ class KvTransfer {
   };
   struct Prompt;
   Failure CheckSource(const KvSource& source) const;
-  Failure FetchBlocks(const KvSource& source, const Prompt& prompt, KvFetched* out);
+  static int64_t BlocksOf(const KvSource& source, const Prompt& prompt);  // that the peer should have
+  Failure FetchBlocks(const KvSource& source, Prompt* prompt, KvFetched* out);
+  void TellPeer(const KvSource& source, const Prompt& prompt);  // that it need not hold the blocks
   Failure AskFor(const Socket& socket, const KvSource& source, const Prompt& prompt, int64_t first,
                  int64_t blocks, Deadline until) const;
   Failure Receive(const Socket& socket, const Prompt& prompt, int64_t first, int64_t blocks, Deadline until,

@@ -120,8 +120,13 @@ TEST(KvTransfer, AnotherServerGoesOn) {
   EXPECT_EQ(got.fetched_tokens, 96);
   EXPECT_EQ(got.seconds.count(), 1);
   const KvFetched again = b.Fetch(source, Ask());
-  EXPECT_EQ(again.reason, "") << "all of it is cached here, so that nobody is asked";
+  EXPECT_EQ(again.reason, "") << "all of it is cached here";
   EXPECT_EQ(again.tokens, 0);
+  b.transfer->ReleaseLater(b.run, again.hold);
+  const KvFetched known = b.Fetch(a.Offer(Ask()), Ask());
+  EXPECT_EQ(known.reason, "");
+  EXPECT_EQ(known.bytes, 0);
+  EXPECT_TRUE(Soon([&] { return a.used() == 0; })) << "the peer was told";
 }
 
 TEST(KvTransfer, ReasonsNotToFetch) {

@@ -148,8 +148,8 @@ Result<KvAsk> ReadAsk(std::span<const std::byte> body) {
       !reader.Number(&ask.first) || !reader.Number(&ask.blocks) || !reader.Identity(&ask.identity) ||
       !reader.ended())
     return Malformed("question");
-  if (ask.first >= ask.blocks)
-    return Error::Invalid("blocks from ", ask.first, " to ", ask.blocks, " are asked for, which is none");
+  if (ask.blocks == 0 || ask.first > ask.blocks)
+    return Error::Invalid("blocks ", ask.first, " to ", ask.blocks, " of a prompt are asked for");
   return ask;
 }
 

@@ -25,7 +25,7 @@ inline constexpr size_t kKvFrameHead = 16, kKvPieceHead = 16;
 inline constexpr uint32_t kMostKvFrame = 1 << 16;  // bytes behind its head
 inline constexpr std::byte kKvThanks{1};
 
-// The first `blocks` blocks of a prompt, from block `first` on.
+// The first `blocks` blocks of a prompt, from block `first` on; it may be that none is left to send.
 struct KvAsk {
   std::string engine = {};    // which is asked: another one may listen there by now
   std::string transfer = {};  // as its answer named it
