@@ -33,6 +33,7 @@ run() {
 }
 run resume_test.py --all
 run rolling_test.py --all
+run disagg_test.py
 run routers_test.py
 run mooncake_test.py "${CELER_MOONCAKE_TRACE:-shared/data/traces/mooncake_conversation_trace.jsonl.gz}"
 run overload_test.py

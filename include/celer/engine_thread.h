@@ -53,7 +53,7 @@ class EngineThread {
   // Stop(), and after a fault of the device, which is that error.
   Result<Ticket> Submit(Request request);
   // Events go to on_event, on the engine's thread and in order, instead of to Next(). It must be quick, and
-  // may call anything here but Run() and Stop().
+  // may call anything here but Stop().
   using OnEvent = std::function<void(TokenEvent)>;
   Result<Ticket> Submit(Request request, OnEvent on_event);
 

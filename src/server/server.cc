@@ -12,12 +12,28 @@ namespace {
 
 using Publishers = std::vector<std::unique_ptr<KvPublisher>>;  // one for each engine, or none
 
-Result<LoadedModel> LoadModel(const ServerOptions& options, const Publishers& publishers) {
+// Equal for all engines, whose blocks one port gives away.
+Status Identify(const ServerOptions& options, const std::vector<std::unique_ptr<Engine>>& engines,
+                KvTransfer* transfer) {
+  CELER_ASSIGN(KvIdentity first, IdentifyKv(*engines[0], options.model.engine));
+  for (size_t rank = 1; rank < engines.size(); ++rank) {
+    CELER_ASSIGN(const KvIdentity other, IdentifyKv(*engines[rank], options.model.engine));
+    if (const std::string difference = DifferenceOf(other, first); !difference.empty())
+      return Error::Unsupported("KV transfer: engine ", rank,
+                                " computes other keys and values: ", difference);
+  }
+  transfer->SetIdentity(std::move(first));
+  return {};
+}
+
+Result<LoadedModel> LoadModel(const ServerOptions& options, const Publishers& publishers,
+                              KvTransfer* transfer) {
   CELER_ASSIGN(const Prompter prompter, LoadPrompter(options.model));
   CELER_ASSIGN(std::vector<std::unique_ptr<Engine>> engines,
                LoadReplicas(options.model.engine, options.replicas));
   const Engine::Info& info = engines[0]->info();
   CELER_RETURN_IF_ERROR(prompter.CheckFits(info));
+  if (transfer) CELER_RETURN_IF_ERROR(Identify(options, engines, transfer));
   LoadedModel loaded;
   CELER_ASSIGN(ServedModel made,
                MakeServedModel(options.names.at(0), prompter, info, options.model.chat_template));
@@ -25,6 +41,7 @@ Result<LoadedModel> LoadModel(const ServerOptions& options, const Publishers& pu
   model->aliases = {options.names.begin() + 1, options.names.end()};
   model->model_defaults = options.model_defaults;
   model->prefix_cache = options.model.engine.prefix_cache;
+  model->kv_transfer = transfer != nullptr;
   CELER_ASSIGN(model->pooling, ChoosePooling(options.model.engine.model, options.pooling));
   const auto device = Device::Parse(std::string_view(info.device).substr(0, info.device.find(' ')));
   if (auto machine =
@@ -70,8 +87,14 @@ Result<int> Serve(ServerOptions options) {
     }
   }
   EventLoop loop;
-  Service service(loop, options.service, [&] { return LoadModel(options, publishers); });
+  std::unique_ptr<KvTransfer> transfer;  // its threads end after the service, and post to the loop
+  if (!options.kv_transfer.address.empty()) {
+    CELER_ASSIGN(transfer, KvTransfer::Start(options.kv_transfer));
+    if (options.on_transferring) options.on_transferring(*transfer);
+  }
+  Service service(loop, options.service, [&] { return LoadModel(options, publishers, transfer.get()); });
   service.UsePublishers(std::move(shown));
+  service.UseTransfer(transfer.get());
   CELER_ASSIGN(const auto http, HttpServer::Listen(loop, options.http, service.Handlers()));
   service.UseServer(http.get());
   if (options.on_listening) options.on_listening(http->url());

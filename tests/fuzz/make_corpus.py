@@ -332,6 +332,28 @@ def make_scheduler():
         (answers(2, 12, 60, family=2) + steps * 3) * 8)
 
 
+def make_kv_wire():
+    """Of server/kv_transfer/kv_wire.h."""
+    def text(value):
+        return struct.pack("<H", len(value)) + value.encode()
+
+    def identity(block_bytes, **fields):
+        return struct.pack("<QB", block_bytes, len(fields)) + b"".join(text(name) + text(value) for name, value in fields.items())
+
+    def frame(body, version=1, magic=b"CELERKV\n"):
+        return magic + struct.pack("<II", version, len(body)) + body
+    ask = text("engine") + text("0123456789abcdef") + bytes(range(32)) + struct.pack("<II", 3, 70) + identity(4096, kv="f16", model="tiny")
+    put("kv_wire", "ask.bin", frame(ask))
+    put("kv_wire", "ask_of_nothing.bin", frame(text("e") + text("t") + bytes(32) + struct.pack("<II", 7, 7) + identity(1)))
+    put("kv_wire", "other_version.bin", frame(ask, version=2))
+    put("kv_wire", "too_long.bin", b"CELERKV\n" + struct.pack("<II", 1, 0xffffffff))
+    put("kv_wire", "twice_the_same_field.bin", frame(text("") + struct.pack("<QB", 16, 2) + (text("a") + text("b")) * 2))
+    put("kv_wire", "answer.bin", frame(text("") + identity(4096, kv="f16")))
+    put("kv_wire", "refusal.bin", frame(text("nothing is held under '0'\x1b[0m") + identity(0)))
+    put("kv_wire", "piece.bin", struct.pack("<IIQ", 5, 0, 0x0123456789abcdef))
+    put("kv_wire", "http.bin", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+
+
 if __name__ == "__main__":
     make_gguf()
     make_gguf_split()
@@ -343,3 +365,4 @@ if __name__ == "__main__":
     make_published()
     make_scheduler()
     make_lora_adapter()
+    make_kv_wire()

@@ -22,7 +22,7 @@ struct ServeCommandFlags {
   std::string key_file, key_limits;
   int64_t port = 8000;
   double header_timeout = 10, body_timeout = 60, idle_timeout = 75, write_timeout = 30, drain_grace = 0,
-         drain_limit = 45, ping = 15;
+         drain_limit = 45, ping = 15, transfer_hold = 60, transfer_timeout = 10;
   std::string log_format = "text", on_fault = "exit";
   bool quiet = false;
 };
@@ -95,6 +95,34 @@ void AddKvEventFlags(CLI::App& app, server::KvEventOptions& options) {
       ->needs("--kv-events");
 }
 
+void AddKvTransferFlags(CLI::App& app, ServeCommandFlags& flags) {
+  server::KvTransferOptions& options = flags.server.kv_transfer;
+  app.add_option(
+         "--kv-transfer", options.address,
+         "HOST:PORT: disaggregated prefill with kv_transfer_params, as vLLM; other servers fetch keys and "
+         "values of prompts there, by this address, and this one from --kv-transfer-peers")
+      ->check([](const std::string& text) {
+        const auto parsed = server::HostPort::Parse(text);
+        return parsed ? std::string() : parsed.error().message();
+      });
+  app.add_option(
+         "--kv-transfer-peers", options.peers,
+         "servers to fetch from: addresses or names, each with a port or for all ports, and networks: "
+         "10.0.0.0/8,prefill-0:5600 (default none)")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->needs("--kv-transfer");
+  const CLI::Range seconds(0.01, 86400.0);
+  app.add_option("--kv-transfer-hold", flags.transfer_hold,
+                 "seconds that a prompt's blocks are kept for another server to fetch (default 60)")
+      ->check(seconds)
+      ->needs("--kv-transfer");
+  app.add_option("--kv-transfer-timeout", flags.transfer_timeout,
+                 "seconds of a fetch; what has not come by then is computed (default 10)")
+      ->check(seconds)
+      ->needs("--kv-transfer");
+}
+
 Result<int> Run(ServeCommandFlags& flags) {
   server::ServerOptions& options = flags.server;
   if (flags.model.verbose > 0)
@@ -120,6 +148,8 @@ Result<int> Run(ServeCommandFlags& flags) {
   options.http.body_timeout = Milliseconds(flags.body_timeout);
   options.http.idle_timeout = Milliseconds(flags.idle_timeout);
   options.http.write_timeout = Milliseconds(flags.write_timeout);
+  options.kv_transfer.hold = Milliseconds(flags.transfer_hold);
+  options.kv_transfer.timeout = Milliseconds(flags.transfer_timeout);
   options.service.drain_grace = Milliseconds(flags.drain_grace);
   options.service.drain_limit = Milliseconds(flags.drain_limit);
   options.service.ping_interval = Milliseconds(flags.ping);
@@ -142,6 +172,9 @@ Result<int> Run(ServeCommandFlags& flags) {
   options.on_publishing = [](const server::KvPublisher& publisher) {
     Say("KV events on {}{}\n", publisher.publish_address(),
         publisher.replay_address().empty() ? "" : ", replay on " + publisher.replay_address());
+  };
+  options.on_transferring = [](const server::KvTransfer& transfer) {
+    Say("KV transfer on {}:{}\n", transfer.address().host, transfer.address().port);
   };
   options.on_ready = [&](const Engine::Info& info) {
     Say("ready: {} on {}, {}sequences of up to {} tokens, KV for {} tokens{}\n", options.names[0],
@@ -172,6 +205,7 @@ int ServeCommand(const std::vector<std::string>& args) {
       ->check(Between(1, 256));
   AddLoraFlags(app, flags);
   AddKvEventFlags(app, flags.server.kv_events);
+  AddKvTransferFlags(app, flags);
   app.add_flag("--model-defaults", flags.server.model_defaults,
                "sampling defaults from the model's generation_config.json instead of OpenAI's");
   app.add_option_function<std::string>(

@@ -90,6 +90,18 @@ Result<Socket> ConnectTo(const addrinfo& address, SocketClock::time_point until)
   return socket;
 }
 
+// The first of these addresses where somebody is.
+Result<Socket> ConnectToAny(const Addresses& addresses, const std::string& host, uint16_t port,
+                            SocketClock::time_point until) {
+  std::string why = "no answer";
+  for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
+    auto socket = ConnectTo(*address, until);
+    if (socket) return socket;
+    why = socket.error().message();
+  }
+  return Error::Io("nobody is reached at ", host, ":", port, ": ", why);
+}
+
 }  // namespace
 
 std::string SystemError(int number) {
@@ -115,18 +127,17 @@ Result<Socket> Listen(const std::string& host, uint16_t port) {
 }
 
 Result<Socket> Connect(const std::string& host, uint16_t port, SocketClock::time_point until) {
-  std::string why = "no answer";
   CELER_ASSIGN(const Addresses addresses, Resolve(host, port, /*passive=*/false));
   for (;;) {
-    for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
-      auto socket = ConnectTo(*address, until);
-      if (socket) return socket;
-      why = socket.error().message();
-    }
-    if (SocketClock::now() + kRetry > until)
-      return Error::Io("nobody is reached at ", host, ":", port, ": ", why);
+    auto socket = ConnectToAny(addresses, host, port, until);
+    if (socket || SocketClock::now() + kRetry > until) return socket;
     std::this_thread::sleep_for(kRetry);
   }
+}
+
+Result<Socket> ConnectOnce(const std::string& host, uint16_t port, SocketClock::time_point until) {
+  CELER_ASSIGN(const Addresses addresses, Resolve(host, port, /*passive=*/false));
+  return ConnectToAny(addresses, host, port, until);
 }
 
 Result<Socket> Accept(const Socket& listener, SocketClock::time_point until) {

@@ -48,6 +48,8 @@ struct Endpoint {
 Result<Socket> Listen(const std::string& host, uint16_t port);
 // Tries again until there is somebody.
 Result<Socket> Connect(const std::string& host, uint16_t port, SocketClock::time_point until);
+// Without trying again.
+Result<Socket> ConnectOnce(const std::string& host, uint16_t port, SocketClock::time_point until);
 // No socket when the time is over.
 Result<Socket> Accept(const Socket& listener, SocketClock::time_point until);
 Result<Endpoint> LocalEndpoint(const Socket& socket);

@@ -1,6 +1,7 @@
 #include "engine/kv/block_manager.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -169,6 +170,43 @@ void BlockManager::Uncache(const BlockTable& table) {
 void BlockManager::UncacheAll() {
   cache_.Clear();
   cached_free_ = 0;
+}
+
+int64_t BlockManager::Hold(BlockTable table) {
+  held_blocks_ += std::ssize(table);
+  holds_.emplace(next_hold_, std::move(table));
+  return next_hold_++;
+}
+
+const BlockTable* BlockManager::Held(int64_t hold) const {
+  const auto found = holds_.find(hold);
+  return found == holds_.end() ? nullptr : &found->second;
+}
+
+BlockTable BlockManager::TakeHeld(int64_t hold) {
+  const auto found = holds_.find(hold);
+  if (found == holds_.end()) return {};
+  BlockTable table = std::move(found->second);
+  held_blocks_ -= std::ssize(table);
+  holds_.erase(found);
+  return table;
+}
+
+bool BlockManager::ReleaseHold(int64_t hold) {
+  if (!holds_.contains(hold)) return false;
+  BlockTable table = TakeHeld(hold);
+  Shrink(&table, 0);
+  return true;
+}
+
+bool BlockManager::GiveUpHold() {
+  return !holds_.empty() && ReleaseHold(holds_.begin()->first);
+}
+
+std::vector<const BlockTable*> BlockManager::holds() const {
+  std::vector<const BlockTable*> tables;
+  for (const auto& [hold, table] : holds_) tables.push_back(&table);
+  return tables;
 }
 
 BlockTable BlockManager::AllocateHost(int64_t count) {

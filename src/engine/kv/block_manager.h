@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <iterator>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -78,6 +79,16 @@ class BlockManager {
   void Uncache(const BlockTable& table);
   void UncacheAll();
 
+  // Tables that are kept for somebody who is no sequence, such as a replica that fetches them. A sequence that needs the
+  // room goes first: then the oldest is given up (Scheduler).
+  int64_t Hold(BlockTable table);              // takes the table's references; returns its number, from 1 on
+  const BlockTable* Held(int64_t hold) const;  // null: it was given up or released
+  BlockTable TakeHeld(int64_t hold);           // with its references; empty likewise
+  bool ReleaseHold(int64_t hold);              // false likewise
+  bool GiveUpHold();                           // the oldest; false: there is none
+  int64_t held_blocks() const { return held_blocks_; }  // one counts as often as it is held
+  std::vector<const BlockTable*> holds() const;
+
   // Host blocks; an empty table if there are too few.
   BlockTable AllocateHost(int64_t count);
   void FreeHost(BlockTable* table);
@@ -107,6 +118,8 @@ class BlockManager {
   int64_t used_host_ = 0;           // the highest ever allocated, plus 1
   std::vector<int32_t> free_host_;  // of those
   int64_t evictions_ = 0;
+  std::map<int64_t, BlockTable> holds_;
+  int64_t next_hold_ = 1, held_blocks_ = 0;
 };
 
 }  // namespace celer

@@ -290,5 +290,34 @@ TEST(PrefixCache, SaltsAreForgottenWithTheirLastBlock) {
   EXPECT_NE(blocks.cache().TakeRoot("salt"), root);
 }
 
+TEST(BlockManager, HoldsAreReleasedOrGivenUpTheOldestFirst) {
+  BlockManager blocks(6);
+  const std::vector<int32_t> tokens = Count(0, 32);
+  BlockTable a, b;
+  ASSERT_TRUE(Grow(blocks, &a, 32));
+  const PrefixCache::Content root = blocks.cache().TakeRoot("");
+  Publish(blocks, a, tokens, root);
+  ASSERT_TRUE(Grow(blocks, &b, 48));
+  const int64_t shared = blocks.Hold(blocks.Share(a)), other = blocks.Hold(b);
+  EXPECT_EQ(blocks.held_blocks(), 5);
+  EXPECT_EQ(*blocks.Held(shared), a);
+  blocks.Shrink(&a, 0);
+  EXPECT_EQ(blocks.free_blocks(), 1) << "held blocks are not free";
+  BlockTable c;
+  EXPECT_FALSE(Grow(blocks, &c, 32));
+  EXPECT_TRUE(blocks.GiveUpHold());
+  EXPECT_EQ(blocks.Held(shared), nullptr);
+  EXPECT_EQ(blocks.CountCached(tokens, root), 2) << "they are found until they are evicted";
+  EXPECT_TRUE(Grow(blocks, &c, 32));
+  EXPECT_FALSE(blocks.ReleaseHold(shared)) << "it is gone";
+  EXPECT_TRUE(blocks.TakeHeld(shared).empty());
+  EXPECT_EQ(blocks.held_blocks(), 3);
+  EXPECT_TRUE(blocks.ReleaseHold(other));
+  EXPECT_FALSE(blocks.GiveUpHold());
+  blocks.Shrink(&c, 0);
+  EXPECT_EQ(blocks.free_blocks(), 6);
+  blocks.cache().DropRoot(root);
+}
+
 }  // namespace
 }  // namespace celer

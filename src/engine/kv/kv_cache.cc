@@ -137,24 +137,34 @@ void KvCache::Copy(std::span<const BlockCopy> copies) {
   }
 }
 
-void KvCache::SwapOut(std::span<const BlockCopy> copies) {
-  for (const auto& [from, to] : copies) {
-    std::byte* host = HostBlock(to);
-    ForParts(from, [&](const std::byte* memory, size_t bytes) {
-      std::memcpy(host, memory, bytes);
-      host += bytes;
+int64_t KvCache::block_bytes() const {
+  int64_t bytes = 0;
+  ForOwnParts([&](const KvLayerView& layer, std::byte*) { bytes += layer.kv_heads * layer.HeadBytes(); });
+  return bytes;
+}
+
+void KvCache::Read(std::span<const int32_t> blocks, std::byte* out) const {
+  for (const int32_t block : blocks)
+    ForParts(block, [&](const std::byte* memory, size_t bytes) {
+      std::memcpy(out, memory, bytes);
+      out += bytes;
     });
-  }
+}
+
+void KvCache::Write(std::span<const int32_t> blocks, const std::byte* from) {
+  for (const int32_t block : blocks)
+    ForParts(block, [&](std::byte* memory, size_t bytes) {
+      std::memcpy(memory, from, bytes);
+      from += bytes;
+    });
+}
+
+void KvCache::SwapOut(std::span<const BlockCopy> copies) {
+  for (const auto& [from, to] : copies) Read({&from, 1}, HostBlock(to));
 }
 
 void KvCache::SwapIn(std::span<const BlockCopy> copies) {
-  for (const auto& [from, to] : copies) {
-    const std::byte* host = HostBlock(from);
-    ForParts(to, [&](std::byte* memory, size_t bytes) {
-      std::memcpy(memory, host, bytes);
-      host += bytes;
-    });
-  }
+  for (const auto& [from, to] : copies) Write({&to, 1}, HostBlock(from));
 }
 
 }  // namespace celer

@@ -35,6 +35,10 @@ class KvCache {
   void Copy(std::span<const BlockCopy> copies);
   void SwapOut(std::span<const BlockCopy> copies);
   void SwapIn(std::span<const BlockCopy> copies);
+  // Blocks as bytes, one behind the other, each as SwapOut() has it.
+  int64_t block_bytes() const;
+  void Read(std::span<const int32_t> blocks, std::byte* out) const;
+  void Write(std::span<const int32_t> blocks, const std::byte* from);
 
  private:
   // Calls visit(layer, part) for the keys and values, which may be the same, of each layer that has its own.

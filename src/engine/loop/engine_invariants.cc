@@ -46,6 +46,8 @@ std::string EngineInternals::CheckInvariants(const Engine& engine) {
     if (order(in_order[i - 1]) >= order(in_order[i]))
       return fmt::format("sequence {} runs before {}, which goes first", in_order[i - 1]->id,
                          in_order[i]->id);
+  for (const BlockTable* const held : impl.blocks.holds())
+    for (const int32_t block : *held) ++users[block];
   for (const auto& [block, count] : users)
     if (impl.blocks.ref_count(block) != count)
       return fmt::format("block {} is in {} tables and counts {}", block, count,

@@ -138,9 +138,52 @@ class Requests {
   int context_;
 };
 
+// Another engine, which has computed the prompt, gives its blocks to this one before the request comes. What is held and not
+// released is given up for sequences.
+class Transfers {
+ public:
+  Transfers(uint32_t seed, std::unique_ptr<Engine> peer) : random_(seed), peer_(std::move(peer)) {}
+
+  void Before(Request request, Engine& engine) {
+    if (random_() % 4 != 0 || request.pooling != Pooling::kNone || request.prompt_logprobs >= 0) return;
+    if (!request.lora) request.lora = nullptr;
+    request.max_tokens = 1;
+    ASSERT_TRUE(peer_->Submit(request));
+    while (peer_->HasWork()) peer_->Step();
+    const auto there = EngineInternals::HoldPrefix(*peer_, request);
+    const auto here = EngineInternals::HoldPrefix(engine, request);
+    const int64_t each = *EngineInternals::TransferBlockBytes(engine);
+    int64_t first = std::ssize(here.blocks), hold = here.hold;
+    while (first < std::ssize(there.blocks)) {
+      const int64_t count = std::min<int64_t>(1 + random_() % 3, std::ssize(there.blocks) - first);
+      std::vector<std::byte> bytes(static_cast<size_t>(count * each));
+      ASSERT_TRUE(EngineInternals::ReadHeld(*peer_, there.hold, first, count, bytes));
+      const Result<int64_t> stored = EngineInternals::StoreBlocks(engine, request, first, bytes, &hold);
+      ASSERT_TRUE(stored) << stored.error().message();
+      blocks += *stored;
+      first += *stored;
+      if (*stored < count) break;
+    }
+    EngineInternals::ReleaseHold(*peer_, there.hold);
+    if (random_() % 2 == 0)
+      EngineInternals::ReleaseHold(engine, hold);
+    else
+      holds_.push_back(hold);
+  }
+  void ReleaseAll(Engine& engine) {
+    for (const int64_t hold : holds_) EngineInternals::ReleaseHold(engine, hold);
+  }
+  int64_t blocks = 0;
+
+ private:
+  std::mt19937 random_;
+  std::unique_ptr<Engine> peer_;
+  std::vector<int64_t> holds_;
+};
+
 struct Seen {
   int64_t finished = 0, refused = 0, swaps = 0, recomputations = 0, copies = 0, found = 0, evictions = 0;
-  int64_t drafted = 0, accepted = 0, beams = 0, expired = 0, resumed = 0;
+  int64_t drafted = 0, accepted = 0, beams = 0, expired = 0, resumed = 0, transferred = 0;
 };
 
 void RunEngine(uint32_t seed, Seen* seen) {
@@ -166,6 +209,7 @@ void RunEngine(uint32_t seed, Seen* seen) {
                                   : nullptr,
                            states);
   auto unbounded = MakeEngine(model, context, 4000, 0, false, {.chunk = 512, .prefix_cache = false});
+  Transfers transfers(seed, MakeEngine(model, context, 4000, 0, false, {.chunk = 512}));
   // Some are starved all the time.
   EngineInternals::SetStarvationSteps(*engine, requests.Below(2) == 0 ? 10 + requests.Below(200) : 5000);
 
@@ -225,6 +269,9 @@ void RunEngine(uint32_t seed, Seen* seen) {
       Answers whole = told[*alone];
       if (requests.Below(4) == 0) seen->resumed += requests.Resume(&request, &whole);
       if (requests.Below(10) == 0) request.deadline = hour + std::chrono::seconds(step + requests.Below(60));
+      if (states == 0 && options.prefix_cache) {
+        ASSERT_NO_FATAL_FAILURE(transfers.Before(request, *engine));
+      }
       auto id = engine->Submit(request);
       ASSERT_TRUE(id) << id.error().message();
       alive.push_back(*id);
@@ -258,6 +305,8 @@ void RunEngine(uint32_t seed, Seen* seen) {
     ASSERT_NO_FATAL_FAILURE(next(step));
   std::erase_if(alive, settle);
   EXPECT_TRUE(alive.empty()) << alive.size() << " requests never ended";
+  transfers.ReleaseAll(*engine);
+  seen->transferred += transfers.blocks;
   const EngineStats stats = engine->stats();
   EXPECT_EQ(stats.kv_blocks_used, 0);
   EXPECT_EQ(stats.kv_host_blocks_used, 0);
@@ -292,6 +341,7 @@ TEST(RandomLoad, NothingLeaksAndNothingChanges) {
   EXPECT_GT(seen.beams, 1000);
   EXPECT_GT(seen.expired, 100);
   EXPECT_GT(seen.resumed, 500);
+  EXPECT_GT(seen.transferred, 1000);
   EXPECT_GT(seen.accepted, 1000);
   EXPECT_GT(seen.drafted, seen.accepted + 1000);
 }

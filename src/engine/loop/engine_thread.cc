@@ -96,6 +96,8 @@ struct EngineThread::Impl {
   void Handle(RunMail mail);
   void Deliver(TokenEvent event);
   void FinishAll(FinishReason reason, const std::string& error);
+  // For Run(), on the engine's thread. What it does to the engine is seen by stats().
+  void Work(const std::function<void(Engine&)>& work);
 
   // Used by the engine's thread alone.
   std::unique_ptr<Stepper> stepper;
@@ -186,10 +188,17 @@ void EngineThread::Impl::Handle(CancelMail mail) {
 }
 
 void EngineThread::Impl::Handle(RunMail mail) {
-  if (Engine* engine = stepper->engine()) (*mail.work)(*engine);
+  Work(*mail.work);
   const std::lock_guard lock(mutex);
   *mail.ran = *mail.done = true;
   ran.notify_all();
+}
+
+void EngineThread::Impl::Work(const std::function<void(Engine&)>& work) {
+  if (Engine* engine = stepper->engine()) work(*engine);
+  EngineStats now = stepper->stats();
+  const std::lock_guard lock(mutex);
+  stats = std::move(now);
 }
 
 void EngineThread::Impl::Deliver(TokenEvent event) {
@@ -254,7 +263,10 @@ Result<EngineThread::Ticket> EngineThread::Submit(Request request, OnEvent on_ev
 }
 
 Status EngineThread::Run(const std::function<void(Engine&)>& work) {
-  CELER_CHECK(std::this_thread::get_id() != impl_->thread_id);  // it would deadlock
+  if (std::this_thread::get_id() == impl_->thread_id) {  // within on_event: two steps are not at once
+    impl_->Work(work);
+    return {};
+  }
   bool ran = false, done = false;
   std::unique_lock lock(impl_->mutex);
   if (impl_->fault) return *impl_->fault;

@@ -314,6 +314,8 @@ void Scheduler::ScheduleRunning(int64_t* budget, int64_t decoding, StepPlan* pla
       if (!first.draft.empty()) {
         first.draft.clear();
         parts[0].tokens = std::min(parts[0].tokens, first.step_tokens());
+      } else if (blocks_.GiveUpHold()) {
+        continue;
       } else if (running_.size() > end) {
         decoding -= Decodes(*running_[LastUnit()]);
         Preempt(LastUnit(), plan);
@@ -343,7 +345,9 @@ void Scheduler::AdmitWaiting(int64_t budget, StepPlan* plan) {
     const bool together = group.together();
     int64_t tokens = 0;
     if (!(together ? AdmitGroup(group, budget, plan, &tokens) : Admit(first, budget, plan, &tokens))) {
-      if (running_.empty()) plan->never_fits = &group;
+      if (!running_.empty()) return;
+      if (blocks_.GiveUpHold()) continue;
+      plan->never_fits = &group;
       return;
     }
     if (tokens > 0) plan->now.push_back({first, tokens});

@@ -168,6 +168,26 @@ Status CpuRunner::CopyStates(std::span<const BlockCopy> copies) {
   return InOrder([this, list = std::vector(copies.begin(), copies.end())] { states_.Copy(list); });
 }
 
+Result<int64_t> CpuRunner::BlockBytes() const {
+  if (group_) return NotTransferred();
+  return kv_.block_bytes();
+}
+
+Status CpuRunner::ReadBlocks(std::span<const int32_t> blocks, std::span<std::byte> out) {
+  CELER_ASSIGN(const int64_t each, BlockBytes());
+  CELER_CHECK_EQ(std::ssize(out), std::ssize(blocks) * each);
+  kv_.Read(blocks, out.data());
+  return {};
+}
+
+Status CpuRunner::WriteBlocks(std::span<const int32_t> blocks, std::span<const std::byte> bytes) {
+  CELER_ASSIGN(const int64_t each, BlockBytes());
+  CELER_CHECK_EQ(std::ssize(bytes), std::ssize(blocks) * each);
+  CELER_CHECK(queued_.empty());  // a step runs when it is taken, so that none is queued between two of them
+  kv_.Write(blocks, bytes.data());
+  return {};
+}
+
 Status CpuRunner::DiscardKv() {
   CELER_CHECK(queued_.empty());
   Tell({.kind = GroupCommand::Kind::kDiscard});

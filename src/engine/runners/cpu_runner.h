@@ -36,6 +36,9 @@ class CpuRunner : public Runner {
   Status SwapIn(std::span<const BlockCopy> copies) override;
   Status ClearBlocks(std::span<const int32_t> blocks) override;
   Status CopyStates(std::span<const BlockCopy> copies) override;
+  Result<int64_t> BlockBytes() const override;
+  Status ReadBlocks(std::span<const int32_t> blocks, std::span<std::byte> out) override;
+  Status WriteBlocks(std::span<const int32_t> blocks, std::span<const std::byte> bytes) override;
   Status DiscardKv() override;
 
   std::unique_ptr<Runner> TakePredictor() override { return std::move(predictor_); }

@@ -323,6 +323,19 @@ Status CudaRunner::CopyStates(std::span<const BlockCopy> copies) {
   return states_->Copy(copies, decoder_->stream());
 }
 
+Result<int64_t> CudaRunner::BlockBytes() const {
+  if (group_) return NotTransferred();
+  return kv_->block_bytes();
+}
+Status CudaRunner::ReadBlocks(std::span<const int32_t> blocks, std::span<std::byte> out) {
+  if (group_) return NotTransferred();
+  return kv_->Read(blocks, out, decoder_->stream());
+}
+Status CudaRunner::WriteBlocks(std::span<const int32_t> blocks, std::span<const std::byte> bytes) {
+  if (group_) return NotTransferred();
+  return kv_->Write(blocks, bytes, decoder_->stream());
+}
+
 void CudaRunner::set_profile(OpProfile* profile) {
   decoder_->set_profile(profile);
 }

@@ -135,6 +135,15 @@ class Runner {
     return Error::Unsupported("the device keeps no states of sequences");
   }
 
+  // Blocks of the pool as bytes, one block behind the other, which an engine with the same model, format and kernels may
+  // put into its own pool (server/kv_transfer). Read: what the steps taken so far have written. Written: in order with the
+  // steps. An error: they are not all in this runner's hands.
+  virtual Result<int64_t> BlockBytes() const { return NotTransferred(); }
+  virtual Status ReadBlocks(std::span<const int32_t>, std::span<std::byte>) { return NotTransferred(); }
+  virtual Status WriteBlocks(std::span<const int32_t>, std::span<const std::byte>) {
+    return NotTransferred();
+  }
+
   // Gives the memory of all blocks, and of what can be read from the model's file again, back to the system until it is
   // used. The contents of the blocks are lost; what is read of them meanwhile is finite.
   virtual Status DiscardKv() { return {}; }
@@ -149,6 +158,12 @@ class Runner {
   virtual void set_profile(OpProfile* profile) = 0;
   // Sees every layer of the steps from now on; empty ends it.
   virtual void set_watch(LayerWatch watch) = 0;
+
+ protected:
+  Error NotTransferred() const {
+    return Error::Unsupported("keys and values on ", info().device,
+                              " are in several places, and KV transfer takes them from one alone");
+  }
 };
 
 }  // namespace celer

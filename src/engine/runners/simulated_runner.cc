@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 #include <unordered_set>
 
 #include "base/check.h"
@@ -367,6 +368,31 @@ Status SimulatedRunner::CopyStates(std::span<const BlockCopy> copies) {
   CELER_RETURN_IF_ERROR(CheckCopies("copying states as", copies, slots, slots, true));
   return InOrder(0, [this, list = std::vector(copies.begin(), copies.end())] {
     for (const auto& [from, to] : list) states_[to] = states_[from];
+  });
+}
+
+Status SimulatedRunner::ReadBlocks(std::span<const int32_t> blocks, std::span<std::byte> out) {
+  for (const int32_t block : blocks) {
+    if (block < 0 || block >= options_.info.kv_blocks)
+      return Error::Device("reading block ", block, ", but there are ", options_.info.kv_blocks);
+    const auto bytes = std::as_bytes(kv_.Block(block));
+    if (out.size() < bytes.size()) return Error::Device("reading ", blocks.size(), " blocks into too little");
+    std::ranges::copy(bytes, out.begin());
+    out = out.subspan(bytes.size());
+  }
+  return {};
+}
+
+Status SimulatedRunner::WriteBlocks(std::span<const int32_t> blocks, std::span<const std::byte> bytes) {
+  const size_t each = kKvBlockTokens * sizeof(Slot);
+  if (bytes.size() != blocks.size() * each)
+    return Error::Device("writing ", blocks.size(), " blocks from ", bytes.size(), " bytes");
+  for (const int32_t block : blocks)
+    if (block < 0 || block >= options_.info.kv_blocks)
+      return Error::Device("writing block ", block, ", but there are ", options_.info.kv_blocks);
+  return InOrder(0, [this, each, to = std::vector(blocks.begin(), blocks.end()),
+                     from = std::vector(bytes.begin(), bytes.end())] {
+    for (size_t i = 0; i < to.size(); ++i) std::memcpy(kv_.Block(to[i]).data(), from.data() + i * each, each);
   });
 }
 

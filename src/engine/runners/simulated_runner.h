@@ -71,6 +71,9 @@ class SimulatedRunner : public Runner {
   Status SwapIn(std::span<const BlockCopy> copies) override;
   Status ClearBlocks(std::span<const int32_t> blocks) override;
   Status CopyStates(std::span<const BlockCopy> copies) override;
+  Result<int64_t> BlockBytes() const override { return static_cast<int64_t>(kKvBlockTokens * sizeof(Slot)); }
+  Status ReadBlocks(std::span<const int32_t> blocks, std::span<std::byte> out) override;
+  Status WriteBlocks(std::span<const int32_t> blocks, std::span<const std::byte> bytes) override;
 
   std::vector<OperatorWork> Work(const StepShape& shape) const override;
   // Any adapters: another text follows with others.

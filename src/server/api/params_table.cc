@@ -8,6 +8,7 @@
 #include "io/json/ordered_json.h"
 #include "server/api/params.h"
 #include "server/api/read_adapters.h"
+#include "server/api/read_kv_transfer.h"
 
 namespace celer::server {
 namespace {
@@ -369,6 +370,11 @@ constexpr Param kParams[] = {
      "an answer that can go on elsewhere after an interruption, or one that does: token_ids, seed, "
      "fingerprint",
      ASK(SetResume(v, "resume", a))},
+    {"kv_transfer_params", Kind::kObject, 0, 0, kChat | kCompletions | kNotInBatch,
+     "disaggregated prefill, as vLLM: do_remote_decode holds the prompt's KV for another server, "
+     "do_remote_prefill "
+     "fetches it from one",
+     ASK(ReadKvTransfer(v, &a.kv_transfer))},
     {"n", Kind::kInt, 1, 128, kChat | kCompletions, "answers", SET(a.request.n = v)},
     {"best_of", Kind::kInt, 1, 128, kChat | kCompletions, "so many are drawn, the n most likely are given",
      SET(a.request.best_of = v)},

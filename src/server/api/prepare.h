@@ -31,6 +31,7 @@ struct ServedModel {
   bool reasoning() const { return thoughts != nullptr; }
   bool model_defaults = false;  // sampling defaults of the model's folder, not OpenAI's
   bool prefix_cache = true;
+  bool kv_transfer = false;  // blocks of its KV go from server to server
   PoolingChoice pooling = {};
   std::shared_ptr<Adapters> adapters = {};  // each of them is a model's name, too; nullptr: there are none
 

@@ -64,6 +64,14 @@ struct Resume {
   std::string fingerprint = {};  // of everything else that decides its tokens; "": not checked
 };
 
+// `kv_transfer_params`, vLLM's: a prompt that is computed for another server, or that another one has computed.
+struct KvTransferParams {
+  bool remote_decode = false, remote_prefill = false;
+  std::string host = {}, engine = {}, transfer = {};
+  int64_t port = 0;
+  int64_t tokens = 0;  // of the prompt; 0: not said
+};
+
 struct Query {
   Endpoint endpoint = kChat;
   bool in_batch = false;  // a line of a file, answered as a whole
@@ -98,6 +106,7 @@ struct Query {
   Constraint constraint = {};
   std::optional<double> timeout = {};  // seconds
   std::optional<Resume> resume = {};
+  std::optional<KvTransferParams> kv_transfer = {};
 
   // What the answer reports.
   bool stream = false, include_usage = false, usage_in_every_chunk = false;

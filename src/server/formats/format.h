@@ -67,6 +67,7 @@ struct Reply {
   std::vector<Answer> answers = {};  // of the first prompt, then of the second, ...
   std::vector<std::vector<TokenEvent::PromptToken>> prompt_logprobs = {};  // per prompt
   int64_t cached_tokens = 0;
+  Json kv_transfer = nullptr;                // kv_transfer_params of the answer; null: none
   std::vector<std::string> embeddings = {};  // of each prompt, as JSON; of /v1/embeddings
 
   int64_t PromptTokens() const;

@@ -47,6 +47,7 @@ class ChatFormat : public Format {
     if (reply.query.request.prompt_logprobs >= 0) body["prompt_logprobs"] = PromptLogprobs(reply, 0);
     if (reply.query.return_token_ids) body["prompt_token_ids"] = reply.prepared.requests[0].prompt;
     if (reply.query.resume) body["resume"] = reply.ResumeInfo();
+    if (reply.query.kv_transfer) body["kv_transfer_params"] = reply.kv_transfer;
     return body;
   }
 
@@ -90,6 +91,8 @@ class ChatFormat : public Format {
 
   void Finish(const Reply& reply, std::string* out) override {
     if (reply.query.include_usage) *out += "data: " + head_ + "],\"usage\":" + Dump(reply.Usage()) + "}\n\n";
+    if (!reply.kv_transfer.is_null())
+      *out += "data: " + head_ + "],\"kv_transfer_params\":" + Dump(reply.kv_transfer) + "}\n\n";
     *out += "data: [DONE]\n\n";
   }
 

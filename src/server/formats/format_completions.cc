@@ -83,6 +83,7 @@ class CompletionFormat : public Format {
     body["choices"] = std::move(choices);
     body["usage"] = reply.Usage();
     if (reply.query.resume) body["resume"] = reply.ResumeInfo();
+    if (reply.query.kv_transfer) body["kv_transfer_params"] = reply.kv_transfer;
     return body;
   }
 
@@ -113,6 +114,8 @@ class CompletionFormat : public Format {
 
   void Finish(const Reply& reply, std::string* out) override {
     if (reply.query.include_usage) *out += "data: " + head_ + "],\"usage\":" + Dump(reply.Usage()) + "}\n\n";
+    if (!reply.kv_transfer.is_null())
+      *out += "data: " + head_ + "],\"kv_transfer_params\":" + Dump(reply.kv_transfer) + "}\n\n";
     *out += "data: [DONE]\n\n";
   }
 

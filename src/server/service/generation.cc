@@ -6,6 +6,20 @@
 namespace celer::server {
 namespace {
 
+// As vLLM's NixlConnector has it, so that proxies and routers pass it on.
+Json ToJson(const KvTransfer& transfer, const KvOffer& offer, const std::string& id) {
+  return {{"do_remote_prefill", true},
+          {"do_remote_decode", false},
+          {"remote_engine_id", transfer.engine_id()},
+          {"remote_request_id", id},
+          {"remote_host", transfer.address().host},
+          {"remote_port", transfer.address().port},
+          {"remote_block_ids", offer.blocks},
+          {"remote_num_tokens", offer.tokens},
+          {"transfer_id", offer.transfer},
+          {"tp_size", 1}};
+}
+
 ApiForm FormOf(const Query& query) {
   return query.endpoint == kMessages ? ApiForm::kAnthropic : ApiForm::kOpenAi;
 }
@@ -20,6 +34,10 @@ HttpHeaders Generation::Headers() const {
   if (job->query.endpoint == kEmbeddings && !job->model->pooling.meant)
     headers.emplace_back("X-Celer-Warning", "the model is not made for embeddings");
   if (!ranks.empty()) headers.emplace_back("X-Data-Parallel-Rank", ranks);
+  if (fetched)
+    headers.emplace_back("X-Celer-KV-Transfer",
+                         "fetched=" + std::to_string(fetched->tokens) +
+                             (fetched->reason.empty() ? "" : "; computed=" + fetched->reason));
   return headers;
 }
 
@@ -166,6 +184,7 @@ void Generation::Ping(Clock::time_point now, std::chrono::nanoseconds interval) 
 void Generation::Complete() {
   const bool stopped = reply.answers[0].finish == FinishReason::kStop;
   outcome = stopped ? "stop" : "length";
+  if (transfer && *offer) reply.kv_transfer = ToJson(*transfer, **offer, reply.id);
   if (job->query.stream) {
     BeginStream();
     std::string frames;

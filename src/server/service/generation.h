@@ -7,7 +7,9 @@
 
 #include "celer/engine_thread.h"
 #include "server/formats/format.h"
+#include "server/http/event_loop.h"
 #include "server/http/http.h"
+#include "server/kv_transfer/kv_transfer.h"
 #include "server/service/replicas.h"
 
 namespace celer::server {
@@ -47,9 +49,16 @@ class Generation {
   std::optional<size_t> key;  // of ApiKeys, where keys have limits
   int place = 0;              // KeyLimits::Take()
   int64_t engine = 0;         // which load of the engine runs it
+  std::optional<int64_t> wanted_rank;
+  std::optional<Clock::time_point> deadline;
   // One for each prompt, but of an answer that has ended before none.
   std::vector<EngineThread::Ticket> tickets;
   std::vector<Replicas::Place> places;
+  // Of disaggregated prefill. The timer is there as long as keys and values are fetched.
+  const KvTransfer* transfer = nullptr;  // null: it has nothing to do with it
+  std::unique_ptr<EventLoop::Timer> fetch_timer;
+  std::optional<KvFetched> fetched;
+  std::shared_ptr<std::optional<KvOffer>> offer = std::make_shared<std::optional<KvOffer>>();
   std::string ranks;  // for clients, where there are several: "1", "0,2"
   Reply reply;
   std::string body;  // as sent, if it was not streamed

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "server/kv_events/kv_publisher.h"
+#include "server/kv_transfer/kv_transfer.h"
 
 namespace celer::server {
 namespace {
@@ -55,6 +56,15 @@ class Printer {
   void Gauge(const char* name, double value, const char* help) {
     Type(name, "gauge", help);
     Value(name, value);
+  }
+
+  void Counter(const char* name, int64_t value, const char* help) {
+    Type(name, "counter", help);
+    Value(name, static_cast<double>(value));
+  }
+  void OneSeries(const char* name, const Histogram& histogram, const char* help) {
+    Type(name, "histogram", help);
+    histogram.Print(prefix_ + name, labels_[0], &out);
   }
 
   // --- one for each engine: `of` is called with its rank ---
@@ -174,6 +184,34 @@ void PrintKvEvents(const Engines& engines, Printer& p) {
   p.Counters(
       "kv_event_changes_dropped_total", [&](size_t i) { return of(i).dropped(); },
       "Changes that the publisher was too slow for; the whole cache was published instead.");
+}
+
+// By vLLM's names where it has them; its transfers are NIXL's.
+void PrintKvTransfer(const KvTransfer* transfer, Printer& p) {
+  if (!transfer) return;
+  const KvTransferFigures f = transfer->figures();
+  int64_t failed = 0;
+  for (const auto& [reason, count] : f.fallbacks) failed += count;
+  p.Counter("external_prefix_cache_queries_total", f.queried_tokens,
+            "Prompt tokens that another server was asked for.");
+  p.Counter("external_prefix_cache_hits_total", f.fetched_tokens, "Of those, fetched and used.");
+  p.OneSeries("nixl_xfer_time_seconds", f.seconds, "Time of a fetch of keys and values.");
+  p.OneSeries("nixl_bytes_transferred", f.bytes, "Bytes of a fetch.");
+  p.Counter("nixl_num_failed_transfers_total", failed,
+            "Fetches that did not bring all; the rest was computed.");
+  p.Counter("nixl_num_kv_expired_reqs_total", f.expired,
+            "Prompts held for another server that nobody fetched.");
+  p.Type("kv_transfer_fallbacks_total", "counter", "Fetches that did not bring all, by reason.");
+  for (const auto& [reason, count] : f.fallbacks)
+    p.Value("kv_transfer_fallbacks_total", static_cast<double>(count), "reason=\"" + reason + "\"");
+  p.Type("kv_transfer_bytes_total", "counter", "Bytes of keys and values, fetched and sent.");
+  p.Value("kv_transfer_bytes_total", static_cast<double>(f.fetched_bytes), "direction=\"in\"");
+  p.Value("kv_transfer_bytes_total", static_cast<double>(f.sent_bytes), "direction=\"out\"");
+  p.Counter("kv_transfer_offers_total", f.offers, "Prompts that were held for another server.");
+  p.Counter("kv_transfer_sent_total", f.sent, "Of those, fetched.");
+  p.Counter("kv_transfer_refused_total", f.refused, "Fetches by other servers that were refused.");
+  p.Gauge("kv_transfer_held", static_cast<double>(f.held), "Prompts held for other servers now.");
+  p.Gauge("kv_transfer_held_blocks", static_cast<double>(f.held_blocks), "Their blocks.");
 }
 
 void PrintSleep(int level, size_t engines, Printer& p) {
@@ -349,6 +387,7 @@ std::string Metrics::Print(const std::string& prefix, const Now& now) const {
   PrintWork(now, engines, p);
   PrintKeys(now.keys, p);
   PrintKvEvents(now.engines, p);
+  PrintKvTransfer(now.kv_transfer, p);
   p.Type("http_requests_total", "counter", "Requests by route and status.");
   for (const auto& [key, count] : http_requests)
     p.Value("http_requests_total", static_cast<double>(count),

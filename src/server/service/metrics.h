@@ -14,6 +14,7 @@
 namespace celer::server {
 
 class KvPublisher;
+class KvTransfer;
 
 // What a key of --key-limits has had so far.
 struct KeyFigures {
@@ -82,7 +83,8 @@ struct Metrics {
     // LoRA adapters: how many are loaded, may be, and their bytes.
     int64_t adapters = 0, max_adapters = 0, adapter_bytes = 0;
     std::vector<KeyFigures> keys = {};
-    int sleep_level = -1;  // -1: awake
+    int sleep_level = -1;                     // -1: awake
+    const KvTransfer* kv_transfer = nullptr;  // may be none
   };
   // What belongs to an engine has its rank as the label `engine`, the rest that of the first.
   std::string Print(const std::string& prefix, const Now& now) const;

@@ -18,8 +18,25 @@ double Seconds(Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
+Refusal CheckTransfer(Job* job, bool lenient) {
+  Query& query = job->query;
+  if (!query.kv_transfer) return {};
+  if (!job->model->kv_transfer) {
+    const char* const name = "kv_transfer_params";
+    if (!lenient) return NotSupported(name, "start the server with --kv-transfer HOST:PORT");
+    job->ignored.emplace_back(name);
+    query.kv_transfer.reset();
+    return {};
+  }
+  if (query.prompts.size() > 1)
+    return ApiError{.message = "kv_transfer_params is of one prompt, and there are " +
+                               std::to_string(query.prompts.size()),
+                    .param = "kv_transfer_params"};
+  return {};
+}
+
 // From the parsed query to requests of the engine.
-Refusal PrepareRead(Job& job) {
+Refusal PrepareRead(Job& job, bool lenient) {
   Query& query = job.query;
   switch (query.endpoint) {
     case kDetokenize:
@@ -31,6 +48,7 @@ Refusal PrepareRead(Job& job) {
       return PrepareEmbeddings(*job.model, query, &job.prepared);
     default:
       if (auto refusal = CheckResume(&query)) return refusal;
+      if (auto refusal = CheckTransfer(&job, lenient)) return refusal;
       if (auto refusal = Prepare(*job.model, job.before, query, &job.prepared)) return refusal;
       return ReplayAnswer(&job);
   }
@@ -46,7 +64,7 @@ Refusal ReadJob(Job& job, bool lenient) {
   if (auto refusal = ReadParams(json, &job.query, lenient ? &job.ignored : nullptr)) return refusal;
   json = nullptr;
   if (auto refusal = CheckModel(*job.model, job.query)) return refusal;
-  return job.query.previous_response_id.empty() ? PrepareRead(job) : Refusal();
+  return job.query.previous_response_id.empty() ? PrepareRead(job, lenient) : Refusal();
 }
 
 constexpr const char* kRankHeader = "x-data-parallel-rank";
@@ -116,7 +134,7 @@ void Service::PrepareJob(const std::shared_ptr<Exchange>& exchange, Next next) {
   };
   const bool lenient = options_.lenient;
   step([job, lenient] { return ReadJob(*job, lenient); },
-       [this, exchange, form, job, step, finish] {
+       [this, exchange, form, job, step, finish, lenient] {
          const std::string& id = job->query.previous_response_id;
          if (id.empty()) return finish();
          // The stored conversations belong to the loop's thread.
@@ -131,7 +149,7 @@ void Service::PrepareJob(const std::shared_ptr<Exchange>& exchange, Next next) {
                    .ToResponse(form));
          }
          job->before = entry->messages;
-         step([job] { return PrepareRead(*job); }, finish);
+         step([job, lenient] { return PrepareRead(*job, lenient); }, finish);
        });
 }
 
@@ -183,42 +201,11 @@ void Service::StartGeneration(const std::shared_ptr<Exchange>& exchange, const s
   double seconds = options_.max_seconds;
   if (job->query.timeout)
     seconds = seconds > 0 ? std::min(seconds, *job->query.timeout) : *job->query.timeout;
-  const auto deliver = [this, inbox = inbox_, id = generation->id](size_t prompt, TokenEvent event) {
-    const std::lock_guard lock(inbox->mutex);
-    inbox->items.push_back({id, prompt, std::move(event)});
-    if (inbox->posted) return;
-    inbox->posted = true;
-    loop_.Post([this] { TakeEvents(); });
-  };
-  const std::optional<int64_t> wanted = WantedRank(exchange->request());
-  std::set<int64_t> ranks;
-  const bool has_ended = generation->has_ended();
-  if (has_ended) deliver(0, {.finish = generation->reply.answers[0].decoder.finish(), .last = true});
-  for (size_t prompt = 0; prompt < job->prepared.requests.size() && !has_ended; ++prompt) {
-    Request request = job->prepared.requests[prompt];
-    // What clients say of priority would undo the keys' shares.
-    if (generation->key) request.priority = generation->place;
-    if (seconds > 0)
-      request.deadline =
-          Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-    Replicas::Place place = replicas_->Choose(request, wanted);
-    ranks.insert(place.rank());
-    EngineThread& engine = replicas_->engine(place.rank());
-    auto ticket = engine.Submit(std::move(request),
-                                [deliver, prompt](TokenEvent event) { deliver(prompt, std::move(event)); });
-    if (!ticket) {
-      generation->Cancel();
-      exchange->note = ticket.error().message();
-      const bool fault = engine.fault().has_value();
-      exchange->Send(
-          (fault ? DeviceFault(options_.reload_on_fault) : FromError(ticket.error())).ToResponse(form));
-      if (fault) OnDeviceFault();
-      return;
-    }
-    generation->tickets.push_back(std::move(*ticket));
-    generation->places.push_back(std::move(place));
-  }
-  if (replicas_->size() > 1) generation->ranks = fmt::format("{}", fmt::join(ranks, ","));
+  if (seconds > 0)
+    generation->deadline =
+        Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  generation->wanted_rank = WantedRank(exchange->request());
+  if (!StartFetch(generation) && !SubmitPrompts(*generation)) return;
   admission_.Enqueue(generation->reply.PromptTokens());
   generations_[generation->id] = generation;
   exchange->OnDisconnect([this, id = generation->id] {
@@ -227,6 +214,50 @@ void Service::StartGeneration(const std::shared_ptr<Exchange>& exchange, const s
     it->second->Cancel();
     End(*it->second);
   });
+}
+
+bool Service::SubmitPrompts(Generation& generation) {
+  const Job& job = *generation.job;
+  Exchange& exchange = *generation.exchange;
+  const auto deliver = [this, inbox = inbox_, id = generation.id](size_t prompt, TokenEvent event) {
+    const std::lock_guard lock(inbox->mutex);
+    inbox->items.push_back({id, prompt, std::move(event)});
+    if (inbox->posted) return;
+    inbox->posted = true;
+    loop_.Post([this] { TakeEvents(); });
+  };
+  std::set<int64_t> ranks;
+  const bool has_ended = generation.has_ended();
+  if (has_ended) deliver(0, {.finish = generation.reply.answers[0].decoder.finish(), .last = true});
+  for (size_t prompt = 0; prompt < job.prepared.requests.size() && !has_ended; ++prompt) {
+    Request request = job.prepared.requests[prompt];
+    // What clients say of priority would undo the keys' shares.
+    if (generation.key) request.priority = generation.place;
+    request.deadline = generation.deadline;
+    // One whose keys and values were fetched has its place.
+    if (prompt >= generation.places.size())
+      generation.places.push_back(replicas_->Choose(request, generation.wanted_rank));
+    const int64_t rank = generation.places[prompt].rank();
+    ranks.insert(rank);
+    EngineThread& engine = replicas_->engine(rank);
+    EngineThread::OnEvent on_event = [deliver, prompt](TokenEvent event) {
+      deliver(prompt, std::move(event));
+    };
+    if (generation.transfer) on_event = WithTransfer(generation, engine, request, std::move(on_event));
+    auto ticket = engine.Submit(std::move(request), std::move(on_event));
+    if (!ticket) {
+      generation.Cancel();
+      exchange.note = ticket.error().message();
+      const bool fault = engine.fault().has_value();
+      exchange.Send((fault ? DeviceFault(options_.reload_on_fault) : FromError(ticket.error()))
+                        .ToResponse(FormOf(exchange.request())));
+      if (fault) OnDeviceFault();
+      return false;
+    }
+    generation.tickets.push_back(std::move(*ticket));
+  }
+  if (replicas_->size() > 1) generation.ranks = fmt::format("{}", fmt::join(ranks, ","));
+  return true;
 }
 
 void Service::TakeEvents() {
@@ -294,6 +325,8 @@ void Service::End(Generation& generation) {
   exchange.facts.emplace_back("answer_tokens", std::to_string(answer));
   exchange.facts.emplace_back("finish", generation.outcome);
   if (!generation.ranks.empty()) exchange.facts.emplace_back("rank", generation.ranks);
+  if (generation.fetched)
+    exchange.facts.emplace_back("fetched_tokens", std::to_string(generation.fetched->tokens));
   if (const auto& adapters = reply.prepared.adapters; !adapters.empty())
     exchange.facts.emplace_back("lora", fmt::format("{}", fmt::join(adapters, ",")));
   const bool has_begun = generation.begun != Clock::time_point();

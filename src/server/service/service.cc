@@ -203,6 +203,7 @@ Metrics::Now Service::Now() const {
   now.healthy = state_ == State::kReady && sleep_.level < 0;
   now.keys = key_limits_.figures();
   now.sleep_level = sleep_.level;
+  now.kv_transfer = transfer_;
   return now;
 }
 

@@ -71,6 +71,7 @@ class Service {
   void UseServer(HttpServer* server);
   // One for each engine, or none; for their figures.
   void UsePublishers(std::vector<const KvPublisher*> publishers) { publishers_ = std::move(publishers); }
+  void UseTransfer(KvTransfer* transfer) { transfer_ = transfer; }
   // Loads on a thread of its own; `ready` gets the result.
   void Load(std::function<void(const Status&)> ready);
   void Drain();                                              // graceful shutdown, then stops the loop
@@ -170,6 +171,16 @@ class Service {
   using Next = void (Service::*)(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job);
   void PrepareJob(const std::shared_ptr<Exchange>& exchange, Next next);
   void StartGeneration(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<Job>& job);
+  // False: an engine refused it, and the client knows.
+  bool SubmitPrompts(Generation& generation);
+  // --- transfer.cc ---
+  KvTransfer::RunOnEngine RunOn(int64_t rank) const;
+  // Fetches the prompt's keys and values, and submits it then. False: there is nothing to fetch.
+  bool StartFetch(const std::shared_ptr<Generation>& generation);
+  void EndFetch(int64_t generation, const KvTransfer::RunOnEngine& run, KvFetched fetched);
+  // Releases what was fetched once the request has begun, and holds what it leaves for another server.
+  EngineThread::OnEvent WithTransfer(const Generation& generation, EngineThread& engine,
+                                     const Request& request, EngineThread::OnEvent next) const;
   void TakeEvents();
   void End(Generation& generation);  // updates the metrics and removes it
   void OnDeviceFault();
@@ -184,6 +195,7 @@ class Service {
   OriginGuard guard_;
   HttpServer* server_ = nullptr;
   std::vector<const KvPublisher*> publishers_;
+  KvTransfer* transfer_ = nullptr;  // null: off
   Sleep sleep_;
   State state_ = State::kLoading;
   int exit_code_ = 0;

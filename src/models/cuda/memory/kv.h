@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -48,17 +49,29 @@ class CudaKv {
   Status SwapIn(std::span<const BlockCopy> copies, cudaStream_t stream);   // from host blocks
   Status Clear(std::span<const int32_t> blocks, cudaStream_t stream);      // zeros
 
+  // Blocks as bytes in any memory of the host, one behind the other. Both wait for `stream`.
+  int64_t block_bytes() const;
+  Status Read(std::span<const int32_t> blocks, std::span<std::byte> out, cudaStream_t stream);
+  Status Write(std::span<const int32_t> blocks, std::span<const std::byte> from, cudaStream_t stream);
+
  private:
   CudaKv() = default;
 
   enum class Place { kNone, kDevice, kHost };
   Status Move(std::span<const BlockCopy> copies, Place from, Place to, const char* what, cudaStream_t stream);
+  // Calls step(blocks, staging) for so many blocks at once as pinned memory is kept for.
+  Status InStages(std::span<const int32_t> blocks,
+                  const std::function<Status(std::span<const int32_t>, std::span<std::byte>)>& step);
+  // Between the pool and pinned memory, in which blocks lie one behind the other.
+  Status MoveStage(std::span<const int32_t> blocks, std::span<std::byte> staging, bool out,
+                   cudaStream_t stream);
 
   int device_ = 0;
   int64_t blocks_ = 0, host_blocks_ = 0;
   int64_t parts_ = 0, part_bytes_ = 0, host_part_bytes_ = 0;
   Buffer memory_,
       host_;  // [layers with attention, k and v, bytes of a part], where a part is [blocks, bytes of a block]
+  Buffer staging_;  // pinned; empty until it is needed
   std::vector<cuda::DeviceKv> layers_;
 };
 

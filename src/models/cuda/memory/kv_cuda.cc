@@ -1,7 +1,10 @@
 #include "models/cuda/memory/kv.h"
 
+#include <algorithm>
+#include <cstring>
 #include <limits>
 
+#include "base/check.h"
 #include "device/cuda_allocator.h"
 #include "device/cuda_status.h"
 #include "kernels/llm/kv_blocks/kv_blocks_cuda.h"
@@ -10,6 +13,7 @@ namespace celer {
 namespace {
 
 constexpr int64_t kPartAlignment = 512;
+constexpr int64_t kStagingBytes = int64_t{4} << 20;
 
 int64_t LayersWithKv(const DecoderConfig& config) {
   int64_t count = 0;
@@ -105,6 +109,67 @@ Status CudaKv::SwapOut(std::span<const BlockCopy> copies, cudaStream_t stream) {
 
 Status CudaKv::SwapIn(std::span<const BlockCopy> copies, cudaStream_t stream) {
   return Move(copies, Place::kHost, Place::kDevice, "swapping keys and values in", stream);
+}
+
+int64_t CudaKv::block_bytes() const {
+  return parts_ * layers_[0].block_bytes();
+}
+
+Status CudaKv::InStages(std::span<const int32_t> blocks,
+                        const std::function<Status(std::span<const int32_t>, std::span<std::byte>)>& step) {
+  const CudaDeviceScope scope(device_);
+  const int64_t at_once = std::max<int64_t>(1, kStagingBytes / block_bytes());
+  if (staging_.empty()) {
+    CELER_ASSIGN(staging_, Buffer::Allocate(PinnedAllocator(), static_cast<size_t>(at_once * block_bytes())));
+  }
+  const std::span<std::byte> staging{staging_.data(), staging_.size()};
+  for (size_t first = 0; first < blocks.size(); first += static_cast<size_t>(at_once)) {
+    const auto now = blocks.subspan(first, std::min(static_cast<size_t>(at_once), blocks.size() - first));
+    CELER_RETURN_IF_ERROR(step(now, staging.first(now.size() * static_cast<size_t>(block_bytes()))));
+  }
+  return {};
+}
+
+Status CudaKv::MoveStage(std::span<const int32_t> blocks, std::span<std::byte> staging, bool out,
+                         cudaStream_t stream) {
+  const char* const what = out ? "reading keys and values" : "writing keys and values";
+  const int64_t each = layers_[0].block_bytes();
+  const cuda::KvBlockPlace pool{memory_.data(), part_bytes_, each};
+  const cuda::KvBlockPlace host{staging.data(), each, parts_ * each};
+  std::vector<BlockCopy> pairs;
+  pairs.reserve(blocks.size());
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (blocks[i] < 0 || blocks[i] >= blocks_)
+      return Error::Invalid(what, ": block ", blocks[i], " of ", blocks_);
+    const auto at = static_cast<int32_t>(i);
+    pairs.push_back(out ? BlockCopy{blocks[i], at} : BlockCopy{at, blocks[i]});
+  }
+  CELER_RETURN_IF_ERROR(CudaStatus(cuda::LaunchMoveKvBlocks({.from = out ? pool : host,
+                                                             .to = out ? host : pool,
+                                                             .parts = static_cast<int>(parts_),
+                                                             .block_bytes = each},
+                                                            pairs, stream),
+                                   what));
+  return CudaStatus(cudaStreamSynchronize(stream), what);
+}
+
+Status CudaKv::Read(std::span<const int32_t> blocks, std::span<std::byte> out, cudaStream_t stream) {
+  CELER_CHECK_EQ(std::ssize(out), std::ssize(blocks) * block_bytes());
+  return InStages(blocks, [&](std::span<const int32_t> now, std::span<std::byte> staging) -> Status {
+    CELER_RETURN_IF_ERROR(MoveStage(now, staging, true, stream));
+    std::memcpy(out.data(), staging.data(), staging.size());
+    out = out.subspan(staging.size());
+    return {};
+  });
+}
+
+Status CudaKv::Write(std::span<const int32_t> blocks, std::span<const std::byte> from, cudaStream_t stream) {
+  CELER_CHECK_EQ(std::ssize(from), std::ssize(blocks) * block_bytes());
+  return InStages(blocks, [&](std::span<const int32_t> now, std::span<std::byte> staging) {
+    std::memcpy(staging.data(), from.data(), staging.size());
+    from = from.subspan(staging.size());
+    return MoveStage(now, staging, false, stream);
+  });
 }
 
 Status CudaKv::Clear(std::span<const int32_t> blocks, cudaStream_t stream) {

@@ -129,6 +129,31 @@ TEST_P(CudaKvBlocks, ClearTouchesNothingElse) {
   Expect();
 }
 
+TEST_P(CudaKvBlocks, ReadAndWriteElsewhere) {
+  // More than the pinned memory between them takes at once.
+  std::vector<int32_t> from, to;
+  for (int32_t i = 0; i < 3 * kBlocks; ++i) from.push_back((i * 101) % kBlocks);
+  for (int32_t i = 0; i < kBlocks; ++i) to.push_back((i + 17) % kBlocks);
+  const auto each = static_cast<size_t>(kv_->block_bytes());
+  ASSERT_EQ(each, parts_.size() * BlockBytes());
+  std::vector<std::byte> bytes(from.size() * each);
+  ASSERT_TRUE(kv_->Read(from, bytes, nullptr));
+  for (size_t i = 0; i < from.size(); ++i)
+    for (size_t part = 0; part < parts_.size(); ++part) {
+      const auto block = Block(part, from[i]);
+      ASSERT_TRUE(std::equal(block.begin(), block.end(),
+                             bytes.begin() + static_cast<int64_t>(i * each + part * BlockBytes())))
+          << i << " " << part;
+    }
+  const auto before = parts_;
+  ASSERT_TRUE(kv_->Write(to, std::span(bytes).first(to.size() * each), nullptr));
+  for (size_t part = 0; part < parts_.size(); ++part)
+    for (size_t i = 0; i < to.size(); ++i)
+      std::copy_n(before[part].begin() + static_cast<int64_t>(from[i]) * static_cast<int64_t>(BlockBytes()),
+                  BlockBytes(), Block(part, to[i]).begin());
+  Expect();
+}
+
 TEST_P(CudaKvBlocks, RefusesBlocksThatAreNotThere) {
   for (const BlockCopy& bad : {BlockCopy{0, kBlocks}, {kBlocks, 0}, {-1, 0}, {0, -1}})
     EXPECT_FALSE(kv_->Copy({&bad, 1}, nullptr));
@@ -138,6 +163,9 @@ TEST_P(CudaKvBlocks, RefusesBlocksThatAreNotThere) {
   EXPECT_FALSE(kv_->SwapIn({&not_there, 1}, nullptr));
   const int32_t beyond = kBlocks;
   EXPECT_FALSE(kv_->Clear({&beyond, 1}, nullptr));
+  std::vector<std::byte> block(static_cast<size_t>(kv_->block_bytes()));
+  EXPECT_FALSE(kv_->Read({&beyond, 1}, block, nullptr));
+  EXPECT_FALSE(kv_->Write({&beyond, 1}, block, nullptr));
   Expect();
 }
 
