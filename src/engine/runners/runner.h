@@ -102,6 +102,8 @@ class Runner {
       int64_t weight_bytes = 0;
     };
     std::vector<Part> parts = {};
+    int64_t first_layer =
+        0;  // that set_watch() shows; those in front of it are watched together, as the one before it
   };
   virtual const Info& info() const = 0;
 
