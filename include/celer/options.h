@@ -133,7 +133,10 @@ struct LoraOptions {
 // Ranks that run one model together, each with a part of its weights and of its keys and values. On GPUs they are threads
 // of this process.
 struct ParallelOptions {
-  int64_t tensor_parallel_size = 1;  // ranks that share every layer
+  int64_t tensor_parallel_size = 1;    // ranks that share every layer
+  int64_t pipeline_parallel_size = 1;  // stages that have some of the layers each, with as many ranks
+  int64_t micro_batch =
+      0;  // tokens that a step of a pipeline is cut into at least; 0: what suits this machine
   // -1: all ranks are threads of this process. Else it is this one of the processes of the group; rank 0 answers
   // requests, and waits for the others at host:port.
   int rank = -1;
@@ -145,6 +148,7 @@ struct ParallelOptions {
   bool rejoin = false;            // a process that is not rank 0 joins again after the group has failed
   int64_t watchdog_seconds = 30;  // a rank that does not answer for so long has failed, and the group with it
 
+  int64_t ranks() const { return tensor_parallel_size * pipeline_parallel_size; }
   bool operator==(const ParallelOptions&) const = default;
 };
 

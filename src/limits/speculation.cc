@@ -54,4 +54,14 @@ Machine Together(Machine machine, int64_t devices) {
   return machine;
 }
 
+Machine InStages(Machine machine, int64_t stages) {
+  CELER_CHECK_GE(stages, 1);
+  if (stages == 1) return machine;
+  const auto n = static_cast<double>(stages);
+  machine.memory_bytes *= n;
+  for (auto& [type, peak] : machine.flops) peak *= n;
+  machine.name = std::to_string(stages) + " stages of " + machine.name;
+  return machine;
+}
+
 }  // namespace celer

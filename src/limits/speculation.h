@@ -28,4 +28,8 @@ PhaseLimit VerifyLimit(const LlmShape& shape, const Machine& machine, const LlmS
 // number of them.
 Machine Together(Machine machine, int64_t devices);
 
+// `stages` machines that have some of the layers each (a pipeline): a step reads each of them in turn, while arithmetic
+// goes on in all of them at the same time where it has enough tokens.
+Machine InStages(Machine machine, int64_t stages);
+
 }  // namespace celer

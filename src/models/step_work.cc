@@ -99,6 +99,17 @@ void CountState(const RecurrentConfig& r, double sequences, double tokens, Opera
 
 }  // namespace
 
+void AddWork(std::vector<OperatorWork>* all, const std::vector<OperatorWork>& some) {
+  for (const OperatorWork& work : some) {
+    const auto same = std::find_if(all->begin(), all->end(),
+                                   [&](const OperatorWork& one) { return one.name == work.name; });
+    if (same != all->end())
+      *same += work;
+    else
+      all->push_back(work);
+  }
+}
+
 const char* ComputeType(const WeightView& w) {
   if (w.kind == WeightView::Kind::kFp8) return "f32";
   if (w.kind != WeightView::Kind::kStored || IsBlockQuantized(w.dtype)) return "int8";

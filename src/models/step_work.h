@@ -41,6 +41,9 @@ StepMatrices MatricesOf(const DecoderWeights& weights);
 std::vector<OperatorWork> CountStep(const DecoderConfig& config, const StepMatrices& matrices,
                                     int64_t kv_bytes_per_token, const StepShape& shape);
 
+// To those of the same name; others follow.
+void AddWork(std::vector<OperatorWork>* all, const std::vector<OperatorWork>& some);
+
 // The arithmetic that the kernels use for this matrix where the CPU has it: "int8", "bf16" or "f32".
 const char* ComputeType(const WeightView& weight);
 

@@ -75,6 +75,12 @@ class Parallel(unittest.TestCase):
         # Activations are rounded to 8 bits: the texts may part, but have the length that was asked for.
         self.assertEqual(len(self.tokens(self.start("-tp", "2", weights="q8_0"))), 24)
 
+    def test_stages_as_threads(self):
+        for flags in (["--pipeline-parallel-size", "2"], ["-pp", "2"], ["-pp=2", "--micro-batch", "1"], ["-pp", "2", "-tp", "2"], ["--pipeline-parallel", "2"]):
+            self.assertEqual(self.tokens(self.start(*flags)), self.expected("f32"), flags)
+        for weights in ("q8_0", "q4_k"):  # no sum changes its order
+            self.assertEqual(self.tokens(self.start("-pp", "2", weights=weights)), self.expected(weights), weights)
+
     def group(self, environments, *flags, **kwargs):
         """The tokens of rank 0; the others say nothing and end well."""
         processes = [self.start(*flags, env=env, **kwargs) for env in environments]
@@ -91,6 +97,20 @@ class Parallel(unittest.TestCase):
         port = str(free_port())
         torch = [{"RANK": str(r), "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port} for r in range(4)]
         self.assertEqual(self.group(torch, "-tp", "4"), self.expected("f32"))
+
+    def test_stages_of_launchers(self):
+        port = str(free_port())
+        mpi = [{"OMPI_COMM_WORLD_RANK": str(r), "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "MASTER_PORT": port} for r in range(2)]
+        self.assertEqual(self.group(mpi, "-pp", "2", weights="q4_k"), self.expected("q4_k"))
+        port = str(free_port())
+        torch = [{"RANK": str(r), "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port} for r in range(4)]
+        self.assertEqual(self.group(torch, "-tp", "2", "-pp", "2", "--micro-batch", "2"), self.expected("f32"))
+
+    def test_stages_by_hand(self):
+        hosts = f"127.0.0.1:{free_port()},127.0.0.1"
+        processes = [self.start("--hosts", hosts, "--rank", str(r), "-pp", "2", "--micro-batch", "1") for r in (1, 0)]
+        self.assertEqual(self.tokens(processes[1]), self.expected("f32"))
+        self.assertEqual(processes[0].wait(timeout=60), 0)
 
     def test_processes_by_hand(self):
         hosts = f"127.0.0.1:{free_port()},127.0.0.1"
@@ -114,6 +134,12 @@ class Parallel(unittest.TestCase):
         self.refused("--hosts", "a:x,b", "--rank", "0", says="expected a whole number from 1 to 65535")
         self.refused("-tp", "4", "--hosts", "a,b", "--rank", "0", says="--hosts names 2 processes")
         self.refused("-tp", "2", env={"RANK": "0", "WORLD_SIZE": "3"}, says="torchrun has started 3 processes")
+        self.refused("-pp", "3", says="--pipeline-parallel-size 3: the model has 2 layers")
+        self.refused("-pp", "2", "-tp", "3", says="sizes that work: 1, 2, 4")
+        self.refused("-pp", "2", "--split", "1,1,1", says="--split has 3 parts, and --pipeline-parallel-size is 2")
+        self.refused("-pp", "2", "--gpu-layers", "1", says="--pipeline-parallel-size 2 says where layers are")
+        self.refused("-pp", "2", "--hosts", "a,b,c", "--rank", "0", says="--hosts names 3 processes, --pipeline-parallel-size 2 times --tensor-parallel-size 1 are 2")
+        self.refused("-pp", "2", "-tp", "2", env={"RANK": "0", "WORLD_SIZE": "2"}, says="torchrun has started 2 processes")
 
     def test_ranks_with_other_options(self):
         hosts = f"127.0.0.1:{free_port()},127.0.0.1"
@@ -124,9 +150,9 @@ class Parallel(unittest.TestCase):
             self.assertIn("is not for the same model and options", " ".join(err.split()))
 
     def test_a_rank_that_is_killed(self):
-        for victim in (0, 1):
+        for victim, flags in ((0, []), (1, []), (0, ["-pp", "2"]), (1, ["-pp", "2"])):
             hosts = f"127.0.0.1:{free_port()},127.0.0.1"
-            processes = [self.start("--hosts", hosts, "--rank", str(r), "--context", "100000", "--stream", tokens=90000) for r in range(2)]
+            processes = [self.start("--hosts", hosts, "--rank", str(r), "--context", "100000", "--stream", *flags, tokens=90000) for r in range(2)]
             self.assertTrue(select.select([processes[0].stdout], [], [], 60)[0])  # it answers
             processes[victim].send_signal(signal.SIGKILL)
             begin = time.monotonic()
@@ -136,27 +162,39 @@ class Parallel(unittest.TestCase):
             self.assertEqual(err.count("error:"), 1, err)
             self.assertIn(f"rank {victim}", err)
 
-    def test_a_rank_that_stands_still(self):
-        hosts = f"127.0.0.1:{free_port()},127.0.0.1"
-        processes = [self.start("--hosts", hosts, "--rank", str(r), "--context", "100000", "--watchdog", "2", "--stream", tokens=90000) for r in range(2)]
+    def stands_still(self, ranks, victim, *flags):
+        hosts = f"127.0.0.1:{free_port()}" + ",127.0.0.1" * (ranks - 1)
+        processes = [self.start("--hosts", hosts, "--rank", str(r), "--context", "100000", "--watchdog", "2", "--stream", *flags, tokens=90000)
+                     for r in range(ranks)]
         self.assertTrue(select.select([processes[0].stdout], [], [], 60)[0])
-        processes[1].send_signal(signal.SIGSTOP)
+        processes[victim].send_signal(signal.SIGSTOP)
         begin = time.monotonic()
         _, err = processes[0].communicate(timeout=60)
         self.assertLess(time.monotonic() - begin, 2 + 5)
         self.assertNotEqual(processes[0].returncode, 0, err)
-        self.assertIn("rank 1", err)
-        processes[1].send_signal(signal.SIGCONT)
-        self.assertNotEqual(processes[1].wait(timeout=30), 0)
+        self.assertEqual(err.count("error:"), 1, err)
+        self.assertIn(f"rank {victim}", err)
+        processes[victim].send_signal(signal.SIGCONT)
+        for process in processes[1:]:
+            self.assertNotEqual(process.wait(timeout=30), 0)
+
+    def test_a_rank_that_stands_still(self):
+        self.stands_still(2, 1)
+
+    def test_a_stage_that_stands_still(self):
+        self.stands_still(2, 1, "-pp", "2")
+        # The first layers are on ranks 2 and 3: rank 1 waits for the one that stands still, rank 0 for the other one.
+        self.stands_still(4, 3, "-pp", "2")
 
     def test_mpirun(self):
         if not shutil.which("mpirun"):
             self.skipTest("no mpirun here (Debian: openmpi-bin)")
         start = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "2", "-x", f"MASTER_PORT={free_port()}"]
-        done = subprocess.run(start + self.command("f32", "-tp", "2"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.env,
-                              stdin=subprocess.DEVNULL, timeout=120)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(json.loads(done.stdout)["tokens"], self.expected("f32"))
+        for flags in (["-tp", "2"], ["-pp", "2"]):
+            done = subprocess.run(start + self.command("f32", *flags), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.env,
+                                  stdin=subprocess.DEVNULL, timeout=120)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(json.loads(done.stdout)["tokens"], self.expected("f32"))
 
     def test_two_hosts(self):
         """Two network namespaces stand for them."""
@@ -179,13 +217,14 @@ class Parallel(unittest.TestCase):
         except (OSError, subprocess.CalledProcessError) as error:
             self.skipTest(f"no network namespaces here: {getattr(error, 'stderr', error)}")
         hosts = f"{sides[0][2]}:29600,{sides[1][2]}"
-        processes = []
-        for rank, (space, _, _) in enumerate(sides):
-            processes.append(subprocess.Popen(["ip", "netns", "exec", space, *self.command("f32", "--hosts", hosts, "--rank", str(rank))],
-                                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.env, stdin=subprocess.DEVNULL))
-            self.addCleanup(self.end, processes[-1])
-        self.assertEqual(self.tokens(processes[0]), self.expected("f32"))
-        self.assertEqual(processes[1].wait(timeout=60), 0)
+        for flags in ([], ["-pp", "2"]):
+            processes = []
+            for rank, (space, _, _) in enumerate(sides):
+                processes.append(subprocess.Popen(["ip", "netns", "exec", space, *self.command("f32", "--hosts", hosts, "--rank", str(rank), *flags)],
+                                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.env, stdin=subprocess.DEVNULL))
+                self.addCleanup(self.end, processes[-1])
+            self.assertEqual(self.tokens(processes[0]), self.expected("f32"))
+            self.assertEqual(processes[1].wait(timeout=60), 0)
 
     def test_data_parallel(self):
         process = subprocess.run([CELER, "serve", self.models["f32"], "--device", "cpu", "--port", "0", "-tp", "2", "--data-parallel-size", "2"],

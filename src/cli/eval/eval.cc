@@ -409,7 +409,7 @@ int EvalCommand(const std::vector<std::string>& args) {
   app.add_option("--windows", flags.windows, "windows at most (0: the whole text)");
   AddParsed(app, "--device", &flags.model.options.engine.device, DeviceOptions::Parse, "cpu, cuda or cuda:N",
             "cpu");
-  AddTensorParallelFlag(app, &flags.model.options.engine.parallel);
+  AddRankFlags(app, &flags.model.options.engine.parallel);
   app.add_option("--threads", flags.model.options.engine.threads, "threads (0: as many as there are cores)");
   app.add_option("--tokenizer", flags.model.options.tokenizer,
                  "tokenizer file or folder, if not the model's own");

@@ -164,6 +164,7 @@ Json LimitsJson(const LimitsRequest& r) {
   out["units"] = r.units == Units::kSi ? "si" : "binary";
   out["batch"] = r.batch();
   out["devices"] = r.devices;
+  out["stages"] = r.stages;
   out["model"] = ShapeJson(r.shape);
   out["machine"] = {{"name", r.machine.name},
                     {"source", r.machine.source},

@@ -78,6 +78,9 @@ int LimitsCommand(const std::vector<std::string>& args) {
   app.add_option("--batch", options.batch, "sequences that advance together (default 1)");
   app.add_option("--devices", options.devices,
                  "machines that share every layer, as tensor parallelism does (default 1)");
+  app.add_option(
+      "--pipeline", options.stages,
+      "stages that have some of the layers each, of as many machines as --devices says (default 1)");
   app.add_option("--speculate", options.speculate,
                  "what speculative decoding gains at best: drafted tokens of a step and the share that is "
                  "accepted, e.g. 4,0.7");

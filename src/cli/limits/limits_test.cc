@@ -66,6 +66,22 @@ TEST(LimitsOptions, DevicesTogetherHaveWhatEachHas) {
   EXPECT_EQ(LimitsJson(request)["devices"], 8);
 }
 
+TEST(LimitsOptions, StagesHaveTheMemoryOfAllAndReadInTurn) {
+  LimitsOptions options = Options("qwen1.5-72b");
+  const LimitsRequest one = Request(options);
+  options.stages = "8";
+  const LimitsRequest eight = Request(options);
+  EXPECT_TRUE(KvCapacityTokens(eight.shape, eight.machine, LlmSetup{}));
+  EXPECT_DOUBLE_EQ(eight.machine.memory_bytes, 8 * one.machine.memory_bytes);
+  EXPECT_DOUBLE_EQ(eight.machine.read_bytes_per_s, one.machine.read_bytes_per_s);
+  EXPECT_DOUBLE_EQ(eight.machine.flops.at("f16"), 8 * one.machine.flops.at("f16"));
+  EXPECT_THAT(LimitsText(eight), HasSubstr("one after the other"));
+  EXPECT_EQ(LimitsJson(eight)["stages"], 8);
+  options.stages = "81";
+  EXPECT_THAT(MakeLimitsRequest(options).error().message(),
+              HasSubstr("--pipeline 81: the model has 80 layers"));
+}
+
 TEST(LimitsOptions, SpeculationIsATableOfItsOwn) {
   LimitsOptions options = Options();
   EXPECT_THAT(LimitsText(Request(options)), Not(HasSubstr("Speculation")));

@@ -95,6 +95,7 @@ Result<LimitsRequest> MakeLimitsRequest(const LimitsOptions& o) {
   CELER_ASSIGN(r.contexts, Lengths(o.contexts, "--context", {"1024", "4096", "16384"}));
   CELER_ASSIGN(const int64_t batch, ParseCount(o.batch, kMaxSequences, "--batch"));
   CELER_ASSIGN(r.devices, ParseCount(o.devices, kMaxDevices, "--devices"));
+  CELER_ASSIGN(r.stages, ParseCount(o.stages, kMaxDevices, "--pipeline"));
   if (!o.speculate.empty()) {
     CELER_ASSIGN(r.draft, DraftAcceptance::Parse(o.speculate));
   }
@@ -119,7 +120,9 @@ Result<LimitsRequest> MakeLimitsRequest(const LimitsOptions& o) {
     return Error::Invalid("--model is missing; give a name from celer limits --list, or a path");
   CELER_ASSIGN(r.shape, ResolveModel(o.model));
   CELER_ASSIGN(Machine machine, ResolveMachine(o.machine, r.units));
-  r.machine = Together(std::move(machine), r.devices);
+  if (r.stages > r.shape.layers)
+    return Error::Invalid("--pipeline ", r.stages, ": the model has ", r.shape.layers, " layers");
+  r.machine = InStages(Together(std::move(machine), r.devices), r.stages);
   if (!o.gpu_memory.empty() || !o.gpu_layers.empty() || !o.cpu_experts.empty()) {
     CELER_ASSIGN(r.split, MakeSplit(o, r.shape, r.machine, r.units));
   } else if (!o.host.empty()) {

@@ -13,7 +13,7 @@ struct LimitsOptions {
   std::string model;
   MachineFlags machine;
   std::vector<std::string> weight_bits, kv_bits, prompts, contexts;  // empty = defaults
-  std::string batch = "1", devices = "1";
+  std::string batch = "1", devices = "1", stages = "1";
   std::string speculate;                                  // "4,0.7"; empty: none
   std::string gpu_memory, gpu_layers, cpu_experts, host;  // of a split over a GPU and a CPU; empty: none
   std::string compute = "auto";

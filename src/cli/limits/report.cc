@@ -295,6 +295,11 @@ Facts LimitsFacts(const LimitsRequest& r) {
                        fmt::format("{}, each with its share of every layer, as tensor parallelism divides "
                                    "them; what they send each other takes no time here",
                                    FormatCount(r.devices)));
+  if (r.stages > 1)
+    facts.emplace_back("stages",
+                       fmt::format("{}, each with some of the layers: memory and arithmetic of all, "
+                                   "and a step that reads them one after the other",
+                                   FormatCount(r.stages)));
   std::string shape =
       fmt::format("{}: {} layers x {}, {} heads of {}, {} KV heads ({}), MLP {}", s.name, s.layers, s.hidden,
                   s.heads, s.head_dim, s.kv_heads,

@@ -19,7 +19,7 @@ struct LimitsRequest {
   Units units = Units::kSi;
   std::vector<LlmSetup> setups;            // at least one; all with the same batch
   std::vector<int64_t> prompts, contexts;  // at least one each, ascending
-  int64_t devices = 1;
+  int64_t devices = 1, stages = 1;
   DraftAcceptance draft = {};  // depth 0: no speculation
   // Layers, or experts, that the machine has no memory for are on a CPU.
   struct Split {

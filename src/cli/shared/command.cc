@@ -153,13 +153,17 @@ Status CheckSwitches(const CLI::App& app, const std::vector<std::string>& args) 
   return {};
 }
 
-// vLLM's -tp, which is too long for CLI11's short names.
+// vLLM's -tp and -pp, which are too long for CLI11's short names.
 void ReplaceShortNames(const CLI::App& app, std::vector<std::string>* reversed) {
-  constexpr std::string_view kShort = "-tp", kLong = "--tensor-parallel-size";
-  if (!app.get_option_no_throw(std::string(kLong))) return;
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {{"-tp", "--tensor-parallel-size"},
+                                                                      {"-pp", "--pipeline-parallel-size"}};
   const auto end = std::find(reversed->rbegin(), reversed->rend(), "--");
-  for (auto arg = reversed->rbegin(); arg != end; ++arg)
-    if (*arg == kShort || arg->starts_with("-tp=")) arg->replace(0, kShort.size(), kLong);
+  for (const auto& [shorter, longer] : kNames) {
+    if (!app.get_option_no_throw(std::string(longer))) continue;
+    for (auto arg = reversed->rbegin(); arg != end; ++arg)
+      if (*arg == shorter || (arg->starts_with(shorter) && (*arg)[shorter.size()] == '='))
+        arg->replace(0, shorter.size(), longer);
+  }
 }
 
 // In as many lines as it takes, which a shell takes for one.
@@ -232,6 +236,9 @@ std::string WithFlags(std::string_view message) {
                                            "row_copies",
                                            "activations",
                                            "tensor_parallel_size",
+                                           "pipeline_parallel_size",
+                                           "micro_batch",
+                                           "split",
                                            "rank",
                                            "data_parallel_size",
                                            "split",

@@ -81,16 +81,24 @@ void PrepareToShareGpu() {
 
 }  // namespace
 
-void AddTensorParallelFlag(CLI::App& app, ParallelOptions* options) {
+void AddRankFlags(CLI::App& app, ParallelOptions* options) {
   app.add_option(
          "--tensor-parallel-size", options->tensor_parallel_size,
          "also -tp N: split each layer over N ranks (docs/parallel.md): GPUs from --device on, or on the CPU "
          "threads of this process unless mpirun, torchrun or --hosts make them processes")
       ->check(Between(1, 64));
+  app.add_option("--pipeline-parallel-size,--pipeline-parallel", options->pipeline_parallel_size,
+                 "also -pp P: some of the layers on each of P stages, with as many ranks as "
+                 "--tensor-parallel-size says; --split gives them other shares than equal ones")
+      ->check(Between(1, 64));
+  app.add_option("--micro-batch", options->micro_batch,
+                 "tokens of the pieces, at least, in which a step passes the stages; 0: what this machine "
+                 "needs to be busy")
+      ->check(Between(0, 1 << 16));
 }
 
 void AddParallelFlags(CLI::App& app, ParallelOptions* options) {
-  AddTensorParallelFlag(app, options);
+  AddRankFlags(app, options);
   app.add_option_function<std::vector<std::string>>(
          "--hosts",
          [options](const std::vector<std::string>& hosts) {
@@ -113,13 +121,20 @@ void AddParallelFlags(CLI::App& app, ParallelOptions* options) {
 }
 
 Status FindRank(ParallelOptions* options) {
-  const int64_t ranks = options->tensor_parallel_size;
+  const int64_t stages = options->pipeline_parallel_size;
   const bool by_hand = options->hosts > 0;
   if (by_hand != (options->rank >= 0))
     return Error::Invalid("--hosts and --rank belong together: each process says which of the hosts it is");
-  if (by_hand && ranks == 1) options->tensor_parallel_size = options->hosts;
-  if (by_hand && options->hosts != options->tensor_parallel_size)
-    return Error::Invalid("--hosts names ", options->hosts, " processes, --tensor-parallel-size is ", ranks);
+  if (by_hand && options->tensor_parallel_size == 1 && options->hosts % stages == 0)
+    options->tensor_parallel_size = options->hosts / stages;
+  const int64_t ranks = options->ranks();
+  const std::string asked = stages == 1 ? fmt::format("--tensor-parallel-size is {}", ranks)
+                                        : fmt::format(
+                                              "--pipeline-parallel-size {} times "
+                                              "--tensor-parallel-size {} are {}",
+                                              stages, options->tensor_parallel_size, ranks);
+  if (by_hand && options->hosts != ranks)
+    return Error::Invalid("--hosts names ", options->hosts, " processes, ", asked);
   if (by_hand) return ReadMaster(options);
   if (ranks == 1) return {};
   PrepareToShareGpu();
@@ -129,9 +144,9 @@ Status FindRank(ParallelOptions* options) {
     CELER_ASSIGN(const int64_t processes, Number(launcher.size, *size, 1, 1'000'000));
     if (processes == 1) continue;
     if (processes != ranks)
-      return Error::Invalid(
-          launcher.name, " has started ", processes, " processes, and --tensor-parallel-size is ", ranks,
-          "; there is one rank in each process, so give --tensor-parallel-size ", processes);
+      return Error::Invalid(launcher.name, " has started ", processes, " processes, and ", asked,
+                            "; there is one rank in each process",
+                            stages > 1 ? "" : fmt::format(", so give --tensor-parallel-size {}", processes));
     CELER_ASSIGN(const int64_t number, Number(launcher.rank, *rank, 0, processes - 1));
     CELER_ASSIGN(options->ranks_here,
                  Number(launcher.local_size, Variable(launcher.local_size).value_or("1"), 1, processes));

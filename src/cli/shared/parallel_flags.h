@@ -7,7 +7,7 @@
 namespace celer::cli {
 
 // Ranks as threads of this process.
-void AddTensorParallelFlag(CLI::App& app, ParallelOptions* options);
+void AddRankFlags(CLI::App& app, ParallelOptions* options);
 // Those for processes, too.
 void AddParallelFlags(CLI::App& app, ParallelOptions* options);
 

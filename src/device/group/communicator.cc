@@ -45,6 +45,20 @@ Result<int64_t> LeastOfNumbers(Communicator& group, int64_t mine) {
   return *std::min_element(all.begin(), all.end());
 }
 
+Result<std::vector<std::vector<std::byte>>> GatherMessages(Communicator& group,
+                                                           std::span<const std::byte> mine) {
+  CELER_ASSIGN(const std::vector<int64_t> sizes, GatherNumbers(group, std::ssize(mine)));
+  std::vector<std::byte> all(static_cast<size_t>(std::accumulate(sizes.begin(), sizes.end(), int64_t{0})));
+  CELER_RETURN_IF_ERROR(group.AllGather(mine, sizes, all.data()));
+  std::vector<std::vector<std::byte>> messages;
+  auto from = all.begin();
+  for (const int64_t size : sizes) {
+    messages.emplace_back(from, from + size);
+    from += size;
+  }
+  return messages;
+}
+
 GroupPart PartOfRank(int64_t values, int rank, int size) {
   constexpr int64_t kLine = 16;  // floats
   const int64_t lines = (values + kLine - 1) / kLine;

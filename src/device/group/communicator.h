@@ -1,9 +1,10 @@
-// What the ranks of a group exchange while they run one model together: collectives over the threads of one process
-// (thread_group.h), or over processes, also on several hosts (socket_group.h).
+// What the ranks of a group exchange while they run one model together: collectives, and messages from one to another, over
+// the threads of one process (thread_group.h), or over processes, also on several hosts (socket_group.h).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,6 +42,19 @@ class Communicator {
   virtual Status Barrier(Wait wait) = 0;
   Status Barrier() { return Barrier(Wait::kWatchdog); }
 
+  // From one rank to another, in order. Send() never waits: what the other one does not take yet is kept.
+  virtual Status Send(std::span<const std::byte> bytes, int to) = 0;
+  // The sender may compute for long before it sends, as long as it reports progress at least once in the time of the
+  // watchdog. While this rank waits, it reports that to `behind`, a rank that waits for it (-1: none does).
+  virtual Status Receive(std::span<std::byte> bytes, int from, int behind) = 0;
+  // Sends what is kept, and lets `behind` know that this rank is at work. Cheap enough for each layer of a model.
+  virtual void ReportProgress(int behind) = 0;
+
+  // The ranks first to first + count - 1 of this group, of which this is one, as a group of their own. An error of
+  // either is one of both. All ranks must make their calls to both groups in an order that fits; this group must
+  // outlive the part.
+  virtual std::unique_ptr<Communicator> Part(int first, int count) = 0;
+
   // Ends the group: the others get this sentence.
   virtual void Abort(const Error& why) = 0;
   virtual Status status() const = 0;  // the error that ended the group
@@ -60,6 +74,10 @@ Result<std::vector<std::byte>> ReceiveMessage(Communicator& group, int root, Com
 Result<std::vector<int64_t>> GatherNumbers(Communicator& group, int64_t mine);
 Result<int64_t> SumOfNumbers(Communicator& group, int64_t mine);
 Result<int64_t> LeastOfNumbers(Communicator& group, int64_t mine);
+
+// Some bytes of each rank.
+Result<std::vector<std::vector<std::byte>>> GatherMessages(Communicator& group,
+                                                           std::span<const std::byte> mine);
 
 // The part of `values` numbers that rank `rank` sums up: begins at whole cache lines.
 struct GroupPart {

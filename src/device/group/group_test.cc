@@ -197,6 +197,107 @@ TEST_P(GroupTest, TheWatchdogEndsWhatHangs) {
   }
 }
 
+// Who sends goes on, however much it is and whether or not the other one listens; messages come in order.
+TEST_P(GroupTest, MessagesOfOneRankToAnotherDoNotWait) {
+  constexpr int kMessages = 6;
+  constexpr size_t kNumbers = 1'500'000;  // more than sockets hold
+  std::atomic<bool> sent{false};
+  OnRanks<int>(GetParam(), 3, seconds(60), [&](Communicator& group) {
+    std::vector<int32_t> numbers(kNumbers);
+    for (int i = 0; i < kMessages; ++i) {
+      if (group.rank() == 0) {
+        std::fill(numbers.begin(), numbers.end(), i);
+        EXPECT_TRUE(group.Send(std::as_bytes(std::span(numbers)), 2));
+        sent = i + 1 == kMessages;
+      } else if (group.rank() == 2) {
+        while (!sent) std::this_thread::sleep_for(milliseconds(1));
+        EXPECT_TRUE(group.Receive(std::as_writable_bytes(std::span(numbers)), 0, -1));
+        EXPECT_EQ(numbers.front(), i);
+        EXPECT_EQ(numbers.back(), i);
+      }
+    }
+    EXPECT_TRUE(group.Barrier());
+    return 0;
+  });
+}
+
+TEST_P(GroupTest, PartsAreGroupsOfTheirOwn) {
+  const auto sums = OnRanks<std::vector<float>>(GetParam(), 6, seconds(60), [](Communicator& group) {
+    const int first = group.rank() / 2 * 2;
+    const auto part = group.Part(first, 2);
+    EXPECT_EQ(part->size(), 2);
+    EXPECT_EQ(part->rank(), group.rank() - first);
+    std::vector<float> values(3, static_cast<float>(1 + group.rank()));
+    for (int i = 0; i < 3 * first + 1; ++i) EXPECT_TRUE(part->Barrier());  // each part at its own pace
+    EXPECT_TRUE(part->AllReduceSum(values));
+    EXPECT_TRUE(group.AllReduceSum(std::span(values).first(1)));
+    return values;
+  });
+  for (size_t r = 0; r < sums.size(); ++r) {
+    const auto pair = static_cast<float>(3 + 4 * (r / 2));
+    EXPECT_EQ(sums[r], (std::vector<float>{2 * (3 + 7 + 11), pair, pair}));
+  }
+}
+
+TEST_P(GroupTest, AnErrorOfAPartIsOneOfTheGroup) {
+  const auto errors = OnRanks<std::string>(GetParam(), 4, seconds(60), [](Communicator& group) {
+    const auto part = group.Part(group.rank() / 2 * 2, 2);
+    std::vector<float> values(group.rank() == 3 ? 7 : 8);  // which do not fit together
+    Status status = part->AllReduceSum(values);
+    for (int i = 0; status && i < 1000; ++i) {
+      std::this_thread::sleep_for(milliseconds(5));
+      status = group.rank() < 2 ? part->AllReduceSum(values) : Status();
+    }
+    EXPECT_FALSE(group.status());
+    EXPECT_FALSE(part->status());
+    return status ? "" : status.error().message();
+  });
+  for (const std::string& error : errors) {
+    EXPECT_NE(error.find("rank 2"), std::string::npos) << error;
+    EXPECT_NE(error.find("3"), std::string::npos) << error;
+  }
+}
+
+// In a chain of ranks that wait for each other, long work is no fault as long as it is reported.
+TEST_P(GroupTest, ProgressKeepsTheWatchdogQuiet) {
+  OnRanks<int>(GetParam(), 3, milliseconds(400), [](Communicator& group) {
+    float row = 0;
+    const auto bytes = std::as_writable_bytes(std::span(&row, 1));
+    const bool first = group.rank() == 0, last = group.rank() == 2;
+    for (int i = 0; first && i < 100; ++i) {  // 2 s of work
+      std::this_thread::sleep_for(milliseconds(20));
+      group.ReportProgress(1);
+    }
+    EXPECT_TRUE(first || group.Receive(bytes, group.rank() - 1, last ? -1 : 2));
+    row += 1;
+    EXPECT_TRUE(last || group.Send(bytes, group.rank() + 1));
+    EXPECT_TRUE(!last || row == 3);
+    EXPECT_TRUE(group.Barrier());
+    return 0;
+  });
+}
+
+TEST_P(GroupTest, ARankThatSendsNothingIsNamed) {
+  std::atomic<int> over{0};
+  const auto errors = OnRanks<std::string>(GetParam(), 3, milliseconds(400), [&](Communicator& group) {
+    if (group.rank() == 0) {
+      while (over < 2) std::this_thread::sleep_for(milliseconds(5));
+      return std::string();
+    }
+    float row = 0;
+    const Status got = group.Receive(std::as_writable_bytes(std::span(&row, 1)), group.rank() - 1,
+                                     group.rank() < 2 ? 2 : -1);
+    ++over;
+    EXPECT_FALSE(got);
+    return got ? "" : got.error().message();
+  });
+  for (const int r : {1, 2}) {
+    const std::string& error = errors[static_cast<size_t>(r)];
+    EXPECT_NE(error.find("400 ms"), std::string::npos) << error;
+    EXPECT_NE(error.find("rank 0"), std::string::npos) << error;
+  }
+}
+
 TEST_P(GroupTest, DifferentCallsAreAnErrorForAll) {
   const auto errors = OnRanks<std::string>(GetParam(), 3, seconds(60), [](Communicator& group) {
     std::vector<float> values(group.rank() == 1 ? 900 : 1000);

@@ -496,9 +496,12 @@ std::string Engine::Impl::FindFault(std::span<const int32_t> tokens, const Seque
       const auto bad = std::find_if_not(x.begin(), x.end(), [](float v) { return std::isfinite(v); });
       if (bad == x.end()) return;
       const int64_t position = begin + (bad - x.begin()) * now / static_cast<int64_t>(x.size());
-      found = fmt::format(
-          "the first such values come from {} at position {}",
-          layer < 0 ? "the embedding" : fmt::format("layer {} of {}", layer, info.shape.layers), position);
+      found = fmt::format("the first such values come from {} at position {}",
+                          layer < 0 ? "the embedding"
+                          : layer < runner->info().first_layer
+                              ? fmt::format("one of the layers 0 to {} of {}", layer, info.shape.layers)
+                              : fmt::format("layer {} of {}", layer, info.shape.layers),
+                          position);
     });
     const Slice slice{.tokens = tokens.subspan(begin, now),
                       .position = begin,

@@ -26,9 +26,13 @@ Result<DeviceOptions> DeviceOf(const EngineOptions& options, int rank, int count
 
 Result<std::vector<std::unique_ptr<Engine>>> LoadReplicas(const EngineOptions& options, int count) {
   if (count < 1 || count > 256) return Error::Invalid("`data_parallel_size` ", count, ": expected 1 to 256");
-  if (const int64_t ranks = options.parallel.tensor_parallel_size; count > 1 && ranks > 1)
-    return Error::Unsupported("`data_parallel_size` ", count, " does not go with `tensor_parallel_size` ",
-                              ranks, " yet; start ", count, " servers of ", ranks, " ranks behind a router");
+  const ParallelOptions& parallel = options.parallel;
+  const bool stages = parallel.pipeline_parallel_size > 1;
+  if (const int64_t ranks = parallel.ranks(); count > 1 && ranks > 1)
+    return Error::Unsupported("`data_parallel_size` ", count, " does not go with ",
+                              stages ? "`pipeline_parallel_size` " : "`tensor_parallel_size` ",
+                              stages ? parallel.pipeline_parallel_size : ranks, " yet; start ", count,
+                              " servers of ", ranks, " ranks behind a router");
   int threads = options.threads;
   if (threads == 0) {
     CELER_ASSIGN(threads, ThreadsFromEnvironment());

@@ -38,6 +38,39 @@ StepBatch::StepBatch(std::span<const Slice> slices) : seq_start_{0} {
   }
 }
 
+StepBatch StepBatch::Part(int64_t begin, int64_t end) const {
+  StepBatch part;
+  part.max_blocks_ = max_blocks_;
+  part.tokens_.assign(tokens_.begin() + begin, tokens_.begin() + end);
+  part.positions_.assign(positions_.begin() + begin, positions_.begin() + end);
+  part.seq_start_.push_back(0);
+  for (size_t s = 0; s + 1 < seq_start_.size(); ++s) {
+    if (seq_start_[s] >= end || seq_start_[s + 1] <= begin) continue;
+    part.seq_start_.push_back(static_cast<int32_t>(std::min<int64_t>(seq_start_[s + 1], end) - begin));
+    part.prompt_lengths_.push_back(prompt_lengths_[s]);
+    const auto table = block_table_.begin() + static_cast<int64_t>(s) * max_blocks_;
+    part.block_table_.insert(part.block_table_.end(), table, table + max_blocks_);
+  }
+  const auto take = [&](const std::vector<int32_t>& rows, std::vector<int32_t>* out) {
+    for (const int32_t row : rows)
+      if (row >= begin && row < end) out->push_back(static_cast<int32_t>(row - begin));
+  };
+  take(logit_rows_, &part.logit_rows_);
+  take(hidden_rows_, &part.hidden_rows_);
+  return part;
+}
+
+std::vector<StepBatch> StepBatch::Cut(std::span<const int32_t> cuts) const {
+  std::vector<StepBatch> parts;
+  int64_t begin = 0;
+  for (const int32_t cut : cuts) {
+    parts.push_back(Part(begin, cut));
+    begin = cut;
+  }
+  parts.push_back(Part(begin, token_count()));
+  return parts;
+}
+
 RaggedBatch StepBatch::View() const {
   return {.tokens = tokens_,
           .positions = positions_,

@@ -17,6 +17,12 @@ class StepBatch {
   StepBatch() = default;
   explicit StepBatch(std::span<const Slice> slices);
 
+  // Of its tokens those from `begin` to before `end`, which may be in the middle of sequences. For models without
+  // recurrent layers, and without adapters.
+  StepBatch Part(int64_t begin, int64_t end) const;
+  // Into pieces that begin at `cuts` and at 0.
+  std::vector<StepBatch> Cut(std::span<const int32_t> cuts) const;
+
   RaggedBatch View() const;
   std::span<const int32_t> states() const { return states_; }  // [seqs], the slots of their states
   // Likewise of drafted tokens, and how many are certain; empty if no tokens are drafted.

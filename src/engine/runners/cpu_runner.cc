@@ -3,9 +3,20 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "engine/runners/group/micro_batches.h"
 #include "models/step_work.h"
 
 namespace celer {
+namespace {
+
+// "4 ranks", "4 ranks in 2 stages"
+std::string Describe(StageLink& link) {
+  std::string text = std::to_string(link.all().size()) + " ranks";
+  if (link.stages() > 1) text += " in " + std::to_string(link.stages()) + " stages";
+  return text;
+}
+
+}  // namespace
 
 CpuRunner::CpuRunner(CpuRank rank, std::unique_ptr<GroupLeader> group)
     : pool_(std::move(rank.pool)),
@@ -13,9 +24,11 @@ CpuRunner::CpuRunner(CpuRank rank, std::unique_ptr<GroupLeader> group)
       group_(std::move(group)),
       decoder_(*model_, *pool_),
       kv_(std::move(rank.kv)),
-      states_(std::move(rank.states)) {
+      states_(std::move(rank.states)),
+      other_stages_(std::move(rank.other_stages)),
+      kv_bytes_per_token_(KvBytesPerToken(model_->config(), rank.kv_format)) {
   info_ = {.config = model_->whole_config(),
-           .device = group_ ? "cpu (" + std::to_string(group_->size()) + " ranks)" : "cpu",
+           .device = group_ ? "cpu (" + Describe(group_->link()) + ")" : "cpu",
            .threads = rank.threads,
            .context = rank.context,
            .weight_bytes = rank.weight_bytes,
@@ -24,9 +37,9 @@ CpuRunner::CpuRunner(CpuRank rank, std::unique_ptr<GroupLeader> group)
            .kv_blocks = kv_.blocks(),
            .kv_host_blocks = kv_.host_blocks(),
            .state_slots = states_.slots(),
-           .drafts_states = true};
-  if (group_)
-    decoder_.set_group({.communicator = &group_->communicator(), .vocab_parts = model_->vocab_parts()});
+           .drafts_states = true,
+           .first_layer = rank.layers.first};
+  if (group_) JoinGroup(group_->link(), *model_, &decoder_);
 }
 
 Status CpuRunner::CheckLora(const LoraMix& mix) const {
@@ -70,16 +83,7 @@ Result<StepOutput> CpuRunner::Take() {
   if (logits_.size() < needed) logits_.resize(needed);
   const size_t hidden = step.batch.hidden_rows().size() * static_cast<size_t>(info_.config.hidden);
   if (hidden_.size() < hidden) hidden_.resize(hidden);
-  if (group_) CELER_RETURN_IF_ERROR(group_->Begin(step.batch));
-  decoder_.Forward(step.batch.View(), kv_.layers(), logits_.data(),
-                   {.tokens = step.batch.hidden_rows(), .out = hidden_.data()},
-                   {.layers = states_.layers(),
-                    .stride = states_.stride(),
-                    .slots = step.batch.states(),
-                    .draft_slots = step.batch.draft_states(),
-                    .certain = step.batch.certain()},
-                   step.batch.lora());
-  if (group_) CELER_RETURN_IF_ERROR(group_->status());
+  CELER_RETURN_IF_ERROR(RunStep(step.batch));
 
   StepOutput output;
   OpClock clock(profile_);
@@ -99,6 +103,31 @@ Result<StepOutput> CpuRunner::Take() {
   output.hidden = {hidden_.data(), hidden};
   for (const auto& operation : step.after) operation();
   return output;
+}
+
+Status CpuRunner::RunStep(const StepBatch& batch) {
+  const bool pipeline = group_ && group_->link().stages() > 1;
+  // One who watches sees all tokens at once.
+  const std::vector<int32_t> cuts =
+      pipeline && !watched_ ? MicroBatchCuts(batch.token_count(), group_->link().stages(), micro_batch_)
+                            : std::vector<int32_t>();
+  if (group_) CELER_RETURN_IF_ERROR(group_->Begin(batch, GroupCommand::Kind::kStep, cuts));
+  float *logits = logits_.data(), *hidden = hidden_.data();
+  const auto run = [&](const StepBatch& part) {
+    decoder_.Forward(part.View(), kv_.layers(), logits, {.tokens = part.hidden_rows(), .out = hidden},
+                     {.layers = states_.layers(),
+                      .stride = states_.stride(),
+                      .slots = part.states(),
+                      .draft_slots = part.draft_states(),
+                      .certain = part.certain()},
+                     part.lora());
+    logits += part.rows() * info_.config.vocab;
+    hidden += std::ssize(part.hidden_rows()) * info_.config.hidden;
+    return group_ ? group_->status() : Status();
+  };
+  if (cuts.empty()) return run(batch);
+  for (const StepBatch& part : batch.Cut(cuts)) CELER_RETURN_IF_ERROR(run(part));
+  return {};
 }
 
 std::vector<Sampler::Choice> CpuRunner::Sample(const Queued& step) {
@@ -197,15 +226,26 @@ Status CpuRunner::DiscardKv() {
 }
 
 std::vector<OperatorWork> CpuRunner::Work(const StepShape& shape) const {
-  const int64_t ranks = group_ ? group_->size() : 1;
   std::vector<OperatorWork> work =
-      CountStep(model_->config(), MatricesOf(model_->weights()), info_.kv_bytes_per_token / ranks, shape);
-  // The parts of the others are as large, to one block.
+      CountStep(model_->config(), MatricesOf(model_->weights()), kv_bytes_per_token_, shape);
+  for (const StageFacts& stage : other_stages_)
+    AddWork(&work, CountStep(stage.config, stage.matrices, stage.kv_bytes_per_token, shape));
+  // The parts of those that share the layers are as large, to one block.
   for (OperatorWork& each : work) {
     const OperatorWork part = each;
-    for (int64_t r = 1; r < ranks; ++r) each += part;
+    for (int r = 1; group_ && r < group_->link().shares(); ++r) each += part;
   }
   return work;
+}
+
+void CpuRunner::set_watch(LayerWatch watch) {
+  watched_ = static_cast<bool>(watch);
+  // Of a pipeline the last layers are seen, and what those in front of them leave.
+  if (watch && info_.first_layer > 0)
+    watch = [watch = std::move(watch), first = info_.first_layer](int64_t layer, std::span<const float> x) {
+      watch(first + layer, x);
+    };
+  decoder_.set_watch(std::move(watch));
 }
 
 void CpuRunner::set_profile(OpProfile* profile) {

@@ -48,7 +48,10 @@ class CpuRunner : public Runner {
 
   std::vector<OperatorWork> Work(const StepShape& shape) const override;
   void set_profile(OpProfile* profile) override;
-  void set_watch(LayerWatch watch) override { decoder_.set_watch(std::move(watch)); }
+  void set_watch(LayerWatch watch) override;
+
+  // Of a pipeline: into so many tokens at least a step is cut, so that the stages work at the same time.
+  void set_micro_batch(int64_t tokens) { micro_batch_ = tokens; }
 
  private:
   struct Queued {
@@ -61,6 +64,7 @@ class CpuRunner : public Runner {
     std::vector<Part> parts;
     std::vector<std::function<void()>> after;  // block copies and swaps that follow it
   };
+  Status RunStep(const StepBatch& batch);                   // into logits_ and hidden_
   std::vector<Sampler::Choice> Sample(const Queued& step);  // one for each part that has a sampler
   Status InOrder(std::function<void()> block_operation);
   // The others do it, too.
@@ -75,6 +79,10 @@ class CpuRunner : public Runner {
   KvCache kv_;
   StateCache states_;
   Info info_;
+  std::vector<StageFacts> other_stages_;
+  int64_t kv_bytes_per_token_ = 0;  // of this rank
+  int64_t micro_batch_ = 0;
+  bool watched_ = false;
   OpProfile* profile_ = nullptr;
   std::unique_ptr<Runner> predictor_;  // until it is taken
   std::deque<Queued> queued_;

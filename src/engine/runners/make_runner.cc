@@ -3,6 +3,7 @@
 #include "engine/runners/make_runner.h"
 
 #include <algorithm>
+#include <string>
 #include <string_view>
 
 #include "base/device.h"
@@ -47,11 +48,20 @@ Status Check(const EngineOptions& options) {
   if (parallel.tensor_parallel_size < 1 || parallel.tensor_parallel_size > kMostRanks)
     return Error::Invalid("`tensor_parallel_size` ", parallel.tensor_parallel_size, ": expected 1 to ",
                           kMostRanks);
+  if (parallel.pipeline_parallel_size < 1 || parallel.pipeline_parallel_size > kMostRanks)
+    return Error::Invalid("`pipeline_parallel_size` ", parallel.pipeline_parallel_size, ": expected 1 to ",
+                          kMostRanks);
+  if (parallel.ranks() > kMostRanks)
+    return Error::Invalid("`pipeline_parallel_size` ", parallel.pipeline_parallel_size,
+                          " times `tensor_parallel_size` ", parallel.tensor_parallel_size, " are ",
+                          parallel.ranks(), " ranks; at most ", kMostRanks, " work together");
+  if (parallel.micro_batch < 0)
+    return Error::Invalid("`micro_batch` ", parallel.micro_batch, ": expected 1 or more tokens, or 0");
   if (parallel.watchdog_seconds < 1 || parallel.watchdog_seconds > kMostSeconds ||
       parallel.join_seconds < 1 || parallel.join_seconds > kMostSeconds)
     return Error::Invalid("ranks wait for each other for 1 to ", kMostSeconds, " seconds");
-  if (parallel.rank >= parallel.tensor_parallel_size || parallel.ranks_here < 1)
-    return Error::Invalid("`rank` ", parallel.rank, ": expected 0 to ", parallel.tensor_parallel_size - 1);
+  if (parallel.rank >= parallel.ranks() || parallel.ranks_here < 1)
+    return Error::Invalid("`rank` ", parallel.rank, ": expected 0 to ", parallel.ranks() - 1);
   if (options.threads > 0) return {};
   const auto from_environment = ThreadsFromEnvironment();
   return from_environment ? Status() : from_environment.error();
@@ -94,26 +104,61 @@ Result<std::unique_ptr<Runner>> MakeCudaRunner(const EngineOptions& options, int
 }
 #endif
 
+#if CELER_WITH_CUDA
+// Stages on the GPUs from `first` on, one behind the other.
+Result<std::unique_ptr<Runner>> MakeCudaPipeline(const EngineOptions& given, int64_t kv_host_blocks,
+                                                 int first) {
+  const auto stages = static_cast<int>(given.parallel.pipeline_parallel_size);
+  const std::string option = "`pipeline_parallel_size` " + std::to_string(stages);
+  if (given.parallel.tensor_parallel_size > 1)
+    return Error::Unsupported(option, " and `tensor_parallel_size` together run on CPUs alone so far");
+  if (given.parallel.rank >= 0)
+    return Error::Unsupported(option,
+                              ": stages on GPUs are of one process so far: start it once, without mpirun, "
+                              "torchrun or --hosts, or use `device` cpu");
+  if (const int found = CudaDeviceCount(); first + stages > found)
+    return Error::Unsupported(option, ": GPUs cuda:", first, " to cuda:", first + stages - 1, " are needed, ",
+                              found, found == 1 ? " was found" : " were found");
+  EngineOptions placed = given;
+  placed.parallel = {};
+  for (int i = 0; i < stages; ++i) placed.placement.devices.push_back(DeviceOptions::Cuda(first + i));
+  return MakeRunner(placed, kv_host_blocks);
+}
+#endif
+
+// Several ranks.
+Result<std::unique_ptr<Runner>> MakeGroupRunner(const EngineOptions& options, int64_t kv_host_blocks,
+                                                [[maybe_unused]] const Device& device) {
+  const ParallelOptions& parallel = options.parallel;
+  PlacementOptions others = options.placement;
+  if (parallel.pipeline_parallel_size > 1) others.split.clear();
+  if (others.any() && parallel.pipeline_parallel_size > 1)
+    return Error::Unsupported("`pipeline_parallel_size` ", parallel.pipeline_parallel_size,
+                              " says where layers are, and of the options for layers on several devices goes "
+                              "with `split` alone");
+  if (others.any())
+    return Error::Unsupported("`tensor_parallel_size` ", parallel.tensor_parallel_size,
+                              " splits every layer, and does not go with layers on several devices");
+#if CELER_WITH_CUDA
+  if (!device.is_cpu()) {
+    const bool automatic = options.device == DeviceOptions::Auto();
+    auto made = parallel.pipeline_parallel_size > 1
+                    ? MakeCudaPipeline(options, kv_host_blocks, device.index)
+                    : MakeCudaGroupRunner(options, kv_host_blocks, device.index);
+    if (made || !automatic || made.error().code() != Error::Code::kUnsupported) return made;
+    log::Info("{}; running on the CPU", made.error().message());
+  }
+#endif
+  return MakeCpuGroupRunner(options, kv_host_blocks);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Runner>> MakeRunner(const EngineOptions& options, int64_t kv_host_blocks,
                                            SharedWeights* shared) {
   CELER_RETURN_IF_ERROR(Check(options));
   CELER_ASSIGN([[maybe_unused]] const Device device, FindDevice(options.device));
-  if (const int64_t ranks = options.parallel.tensor_parallel_size; ranks > 1) {
-    if (options.placement.any())
-      return Error::Unsupported("`tensor_parallel_size` ", ranks,
-                                " splits every layer, and does not go with layers on several devices");
-#if CELER_WITH_CUDA
-    if (!device.is_cpu()) {
-      const bool automatic = options.device == DeviceOptions::Auto();
-      auto made = MakeCudaGroupRunner(options, kv_host_blocks, device.index);
-      if (made || !automatic || made.error().code() != Error::Code::kUnsupported) return made;
-      log::Info("{}; running on the CPU", made.error().message());
-    }
-#endif
-    return MakeCpuGroupRunner(options, kv_host_blocks);
-  }
+  if (options.parallel.ranks() > 1) return MakeGroupRunner(options, kv_host_blocks, device);
   auto pool = std::make_unique<ThreadPool>(ThreadPool::Options{.threads = options.threads});
   Device on = device;
   if (options.placement.any()) {

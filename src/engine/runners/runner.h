@@ -103,6 +103,8 @@ class Runner {
     };
     std::vector<Part> parts = {};
     int64_t crossings = 0;  // from one device to another, of each decode step; there and back for experts
+    // That set_watch() shows; those in front of it are watched together, as the one before it.
+    int64_t first_layer = 0;
   };
   virtual const Info& info() const = 0;
 

@@ -463,12 +463,13 @@ Result<Model> Model::Load(const std::filesystem::path& path, const LoadOptions& 
   WeightPlan plan =
       WeightPlan::Make(options.weights, *model.source_, DecoderRoles(model.config_, opened.gguf, embedding));
   std::filesystem::path pack_cache = options.pack_cache;
+  const bool some = options.layers.count >= 0;  // and not all
+  if (some || options.shard.size > 1) model.fingerprint_ = Fingerprint(*model.source_);
   if (options.shard.size > 1) {
     CELER_RETURN_IF_ERROR(model.Cut(opened.gguf, embedding, options.shard, &plan));
     if (!pack_cache.empty())
       pack_cache /= fmt::format("rank-{}-of-{}", options.shard.rank, options.shard.size);
   }
-  const bool some = options.layers.count >= 0;  // and not all
   if (some && !pack_cache.empty())
     pack_cache /= fmt::format("{}-{}-to-{}", options.experts_alone ? "experts" : "layers",
                               options.layers.first, options.layers.end());
@@ -497,7 +498,7 @@ Result<Model> Model::Load(const std::filesystem::path& path, const LoadOptions& 
 }
 
 void Model::KeepLayers(const LayerRange& layers) {
-  whole_config_ = config_;
+  if (!whole_config_) whole_config_ = config_;
   config_ = SliceLayers(config_, layers);
   // Behind the first layers there is a head without an embedding that it could be.
   if (layers.first > 0) config_.tied_embeddings = false;
@@ -505,7 +506,6 @@ void Model::KeepLayers(const LayerRange& layers) {
 
 Status Model::Cut(bool gguf, const std::string& embedding, const ShardOf& of, WeightPlan* plan) {
   CELER_ASSIGN(Shard shard, PlanShard(config_, gguf, embedding, *source_, *plan, of));
-  fingerprint_ = Fingerprint(*source_);
   CELER_ASSIGN(source_, ShardSource::Open(std::move(source_), shard.slices));
   CELER_ASSIGN(*plan, plan->Cut(shard.slices));
   whole_config_ = std::exchange(config_, std::move(shard.config));

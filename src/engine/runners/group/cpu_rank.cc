@@ -1,9 +1,11 @@
 #include "engine/runners/group/cpu_rank.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "device/cpu_allocator.h"
+#include "engine/runners/group/stage_layers.h"
 #include "engine/runners/make_runner.h"
 #include "engine/runners/runner_options.h"
 #include "models/recurrent_state.h"
@@ -37,7 +39,7 @@ struct Wanted {
   double kv_share = 0;
 };
 
-Status Agree(Communicator* group, EngineOptions* options, int64_t* kv_host_blocks) {
+Status Agree(Communicator* group, int64_t block_bytes, EngineOptions* options, int64_t* kv_host_blocks) {
   if (!group) return {};
   Wanted wanted = {.context = options->context,
                    .sequences = options->sequences,
@@ -48,11 +50,49 @@ Status Agree(Communicator* group, EngineOptions* options, int64_t* kv_host_block
   CELER_RETURN_IF_ERROR(group->Broadcast(std::as_writable_bytes(std::span(&wanted, 1)), 0));
   options->context = wanted.context;
   options->sequences = wanted.sequences;
-  // Memory of this machine is for all ranks on it, and each rank has its share of every block.
-  options->kv_memory = {.bytes = wanted.kv_bytes / group->size(), .share = wanted.kv_share};
-  options->kv_host_memory = wanted.kv_host_memory / group->size();
+  // What is given is for all ranks together, and each has its share of every block.
+  CELER_ASSIGN(const int64_t all_block_bytes, SumOfNumbers(*group, block_bytes));
+  const auto share_of = [&](int64_t bytes) {
+    return static_cast<int64_t>(static_cast<double>(bytes) * static_cast<double>(block_bytes) /
+                                static_cast<double>(all_block_bytes));
+  };
+  options->kv_memory = {.bytes = share_of(wanted.kv_bytes), .share = wanted.kv_share};
+  options->kv_host_memory = share_of(wanted.kv_host_memory);
   *kv_host_blocks = wanted.kv_host_blocks;
   return {};
+}
+
+// Bytes by name, of all ranks together: the stages of a pipeline need not have the same formats.
+Result<std::map<std::string, int64_t>> SumByName(Communicator* group,
+                                                 const std::map<std::string, int64_t>& mine) {
+  if (!group) return mine;
+  constexpr size_t kNumber = sizeof(int64_t);
+  std::vector<std::byte> message;
+  for (const auto& [name, bytes] : mine) {
+    const auto number = std::as_bytes(std::span(&bytes, 1)), text = std::as_bytes(std::span(name));
+    message.insert(message.end(), number.begin(), number.end());
+    message.insert(message.end(), text.begin(), text.end());
+    message.push_back(std::byte{0});
+  }
+  CELER_ASSIGN(const auto messages, GatherMessages(*group, message));
+  std::map<std::string, int64_t> all;
+  for (const std::vector<std::byte>& each : messages)
+    for (size_t at = 0; at + kNumber < each.size();) {
+      int64_t bytes = 0;
+      std::memcpy(&bytes, each.data() + at, kNumber);
+      const auto begin = each.begin() + static_cast<int64_t>(at + kNumber);
+      const auto end = std::find(begin, each.end(), std::byte{0});
+      all[std::string(reinterpret_cast<const char*>(&*begin), static_cast<size_t>(end - begin))] += bytes;
+      at = static_cast<size_t>(end - each.begin()) + 1;
+    }
+  return all;
+}
+
+// Of each stage; one stage has all.
+Result<std::vector<LayerRange>> LayersOfStages(const EngineOptions& options, const StageLink* link) {
+  if (!link || link->stages() == 1) return std::vector<LayerRange>(1);
+  CELER_ASSIGN(const DecoderConfig config, LoadDecoderConfig(options.model));
+  return StageLayers(config, link->stages(), options.placement.split);
 }
 
 }  // namespace
@@ -106,30 +146,35 @@ Result<CpuRank> LoadCpuRank(const EngineOptions& given, int64_t kv_host_blocks,
                             std::unique_ptr<ThreadPool> pool, const RanksHere& ranks, SharedWeights* shared) {
   EngineOptions options = given;
   CELER_RETURN_IF_ERROR(CheckRunsOnCpu(options));
-  Communicator* const group = ranks.group;
-  const ShardOf shard = group ? ShardOf{group->rank(), group->size()} : ShardOf{};
+  StageLink* const link = ranks.link;
+  Communicator* const group = link ? &link->all() : nullptr;
+  const ShardOf shard = link ? ShardOf{link->share(), link->shares()} : ShardOf{};
   if (group && DraftsWithPredictor(options.speculation))
     return Error::Unsupported(
         "`speculation` mtp does not run on several ranks yet; use lookup or a draft model");
   CpuRank out;
+  CELER_ASSIGN(const std::vector<LayerRange> stages, LayersOfStages(options, link));
+  out.layers = stages[link ? static_cast<size_t>(link->stage()) : 0];
   out.pool = std::move(pool);
   SharedWeights alone;
   if (!shared || group) shared = &alone;
   if (!shared->model) {
-    CELER_ASSIGN(Model loaded,
-                 Model::Load(options.model,
-                             {.weights = options.weights, .pack_cache = options.pack_cache, .shard = shard},
-                             *out.pool));
+    CELER_ASSIGN(Model loaded, Model::Load(options.model,
+                                           {.weights = options.weights,
+                                            .pack_cache = options.pack_cache,
+                                            .shard = shard,
+                                            .layers = out.layers},
+                                           *out.pool));
     shared->model = std::make_shared<const Model>(std::move(loaded));
   }
   out.model = shared->model;
   CELER_RETURN_IF_ERROR(MeetLoaded(group, *out.model));
-  CELER_RETURN_IF_ERROR(Agree(group, &options, &kv_host_blocks));
   const DecoderConfig& config = out.model->config();
-  CELER_ASSIGN(out.context, ContextFor(options, config));
   out.kv_format = FormatOf(options.kv);
   CELER_RETURN_IF_ERROR(CheckKvFits(config, out.kv_format));
   int64_t block_bytes = KvBlockBytes(config, out.kv_format);
+  CELER_RETURN_IF_ERROR(Agree(group, block_bytes, &options, &kv_host_blocks));
+  CELER_ASSIGN(out.context, ContextFor(options, config));
   if (DraftsWithPredictor(options.speculation)) {
     if (!shared->predictor) {
       CELER_ASSIGN(Predictor loaded, LoadPredictor(*out.model, options.weights, *out.pool));
@@ -159,9 +204,10 @@ Result<CpuRank> LoadCpuRank(const EngineOptions& given, int64_t kv_host_blocks,
   out.threads = static_cast<int>(threads);
   CELER_ASSIGN(out.weight_bytes, SumOverRanks(group, out.model->active_bytes()));
   CELER_ASSIGN(out.kv_bytes_per_token, SumOverRanks(group, KvBytesPerToken(config, out.kv_format)));
-  // All ranks have the same formats, because the plan of the whole model says which.
-  for (const auto& [format, bytes] : out.model->bytes_by_format()) {
-    CELER_ASSIGN(out.bytes_by_format[format], SumOverRanks(group, bytes));
+  CELER_ASSIGN(out.bytes_by_format, SumByName(group, out.model->bytes_by_format()));
+  if (link && link->stages() > 1) {
+    CELER_ASSIGN(out.other_stages,
+                 GatherStages(*link, *out.model, KvBytesPerToken(config, out.kv_format), stages));
   }
   return out;
 }

@@ -5,13 +5,15 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "celer/options.h"
-#include "device/group/communicator.h"
 #include "device/thread_pool.h"
 #include "engine/kv/kv_cache.h"
 #include "engine/kv/state_cache.h"
+#include "engine/runners/group/stage_facts.h"
+#include "engine/runners/group/stage_link.h"
 #include "models/load/model.h"
 #include "models/load/predictor.h"
 
@@ -35,6 +37,8 @@ struct CpuRank {
   StateCache states;
   KvFormat kv_format = DType::kF16;
   int64_t context = 0;
+  LayerRange layers = {};  // of several stages: those that are here
+  std::vector<StageFacts> other_stages = {};
   // Of all ranks together.
   int threads = 0;
   int64_t weight_bytes = 0;  // read by one decode step
@@ -48,8 +52,8 @@ CpuRank MakeWholeRank(std::shared_ptr<ThreadPool> pool, Model model, KvCache kv,
 
 // The ranks of a group that share this machine's memory.
 struct RanksHere {
-  Communicator* group = nullptr;  // null: there is one rank, and no group
-  int64_t count = 1;              // on this machine, of the whole group
+  StageLink* link = nullptr;  // null: there is one rank, and no group
+  int64_t count = 1;          // on this machine, of the whole group
 };
 
 // Reads the model, or the rank's part of it; all ranks at once. An error does not end the group yet. Without a group what

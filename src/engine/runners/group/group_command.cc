@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <tuple>
+#include <utility>
 
 namespace celer {
 namespace {
@@ -102,14 +103,16 @@ class StepCodec {
   }
 };
 
-std::vector<std::byte> EncodeStep(const StepBatch& step, GroupCommand::Kind kind) {
+std::vector<std::byte> EncodeStep(const StepBatch& step, GroupCommand::Kind kind,
+                                  std::span<const int32_t> cuts) {
   std::vector<std::byte> out = {static_cast<std::byte>(kind)};
   StepCodec::Encode(step, &out);
+  Append(cuts, &out);
   return out;
 }
 
 std::vector<std::byte> GroupCommand::Encode() const {
-  if (IsStep()) return EncodeStep(step, kind);
+  if (IsStep()) return EncodeStep(step, kind, cuts);
   std::vector<std::byte> out = {static_cast<std::byte>(kind)};
   Append(std::span<const BlockCopy>(copies), &out);
   Append(std::span<const int32_t>(blocks), &out);
@@ -123,6 +126,11 @@ Result<GroupCommand> GroupCommand::Decode(std::span<const std::byte> bytes, cons
   bytes = bytes.subspan(1);
   if (command.IsStep()) {
     CELER_ASSIGN(command.step, StepCodec::Decode(&bytes, limits));
+    CELER_ASSIGN(command.cuts, TakeList<int32_t>(&bytes));
+    int32_t last = 0;
+    for (const int32_t cut : command.cuts)
+      if (cut <= std::exchange(last, cut) || cut >= command.step.token_count())
+        return NotACommand("its micro-batches do not fit together");
   } else {
     CELER_ASSIGN(command.copies, TakeList<BlockCopy>(&bytes));
     CELER_ASSIGN(command.blocks, TakeList<int32_t>(&bytes));

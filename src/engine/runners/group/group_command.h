@@ -20,6 +20,7 @@ struct GroupCommand {
   Kind kind = Kind::kEnd;
   bool IsStep() const { return kind <= Kind::kDecodeOn; }
   StepBatch step = {};                 // of those
+  std::vector<int32_t> cuts = {};      // likewise: where its micro-batches begin, after the first one
   std::vector<BlockCopy> copies = {};  // of kCopy, kSwapOut and kSwapIn
   std::vector<int32_t> blocks = {};    // of kClear
 
@@ -32,6 +33,7 @@ struct GroupCommand {
 };
 
 // A step that is encoded without being copied.
-std::vector<std::byte> EncodeStep(const StepBatch& step, GroupCommand::Kind kind = GroupCommand::Kind::kStep);
+std::vector<std::byte> EncodeStep(const StepBatch& step, GroupCommand::Kind kind = GroupCommand::Kind::kStep,
+                                  std::span<const int32_t> cuts = {});
 
 }  // namespace celer

@@ -43,6 +43,33 @@ TEST(GroupCommand, StepsArriveAsTheyWere) {
   }
 }
 
+TEST(GroupCommand, MicroBatchesArriveAsTheyWere) {
+  const std::vector<int32_t> cuts = {1, 3};
+  const auto got = GroupCommand::Decode(EncodeStep(TestStep(), GroupCommand::Kind::kStep, cuts), kLimits);
+  ASSERT_TRUE(got) << got.error().message();
+  EXPECT_EQ(got->cuts, cuts);
+  EXPECT_TRUE(GroupCommand::Decode(EncodeStep(TestStep()), kLimits)->cuts.empty());
+  for (const std::vector<int32_t>& bad : {std::vector<int32_t>{0}, {4}, {-1}, {2, 2}, {3, 1}})
+    EXPECT_FALSE(GroupCommand::Decode(EncodeStep(TestStep(), GroupCommand::Kind::kStep, bad), kLimits));
+}
+
+TEST(StepBatch, IsCutInTheMiddleOfSequences) {
+  const std::vector<int32_t> cuts = {1, 2};
+  const std::vector<StepBatch> parts = TestStep().Cut(cuts);
+  ASSERT_EQ(parts.size(), 3U);
+  const auto same = [](std::span<const int32_t> got, const std::vector<int32_t>& expected) {
+    return std::vector<int32_t>(got.begin(), got.end()) == expected;
+  };
+  const RaggedBatch first = parts[0].View(), middle = parts[1].View(), last = parts[2].View();
+  EXPECT_TRUE(same(first.tokens, {5}) && same(middle.tokens, {99}) && same(last.tokens, {0, 7}));
+  EXPECT_TRUE(same(middle.positions, {15}) && same(last.positions, {16, 31}));
+  EXPECT_TRUE(same(middle.seq_start, {0, 1}) && same(last.seq_start, {0, 1, 2}));
+  EXPECT_TRUE(same(middle.block_table, {3, 19}) && same(last.block_table, {3, 19, 0, 2}));
+  EXPECT_TRUE(same(middle.logit_rows, {0}) && same(last.logit_rows, {0}));
+  EXPECT_TRUE(same(first.prompt_lengths, {17}) && same(last.prompt_lengths, {17, 32}));
+  EXPECT_EQ(middle.max_blocks, 2);
+}
+
 TEST(GroupCommand, BlocksArriveAsTheyWere) {
   const GroupCommand swap = {.kind = GroupCommand::Kind::kSwapOut, .copies = {{19, 3}, {0, 0}}};
   const auto got = GroupCommand::Decode(swap.Encode(), kLimits);

@@ -11,16 +11,20 @@ namespace celer {
 
 std::string GroupIdentity(const EngineOptions& options) {
   // Kernels are part of it: ranks whose sums differ in the last bit would choose different experts.
-  return fmt::format("celer {}, weights {}, kv {}, matmul {}", Version(), options.weights.ToString(),
-                     Name(options.kv), ChosenMatmul().name);
+  const ParallelOptions& parallel = options.parallel;
+  return fmt::format(
+      "celer {}, {} x {} ranks{}, weights {}, kv {}, matmul {}", Version(), parallel.pipeline_parallel_size,
+      parallel.tensor_parallel_size,
+      options.placement.split.empty() ? "" : fmt::format(" by {}", fmt::join(options.placement.split, ",")),
+      options.weights.ToString(), Name(options.kv), ChosenMatmul().name);
 }
 
 Result<std::unique_ptr<Communicator>> JoinProcesses(const EngineOptions& options) {
   const ParallelOptions& parallel = options.parallel;
-  log::Info("rank {} of {} joins its group at {}:{}", parallel.rank, parallel.tensor_parallel_size,
-            parallel.host, parallel.port);
+  log::Info("rank {} of {} joins its group at {}:{}", parallel.rank, parallel.ranks(), parallel.host,
+            parallel.port);
   return JoinSocketGroup({.rank = parallel.rank,
-                          .size = static_cast<int>(parallel.tensor_parallel_size),
+                          .size = static_cast<int>(parallel.ranks()),
                           .host = parallel.host,
                           .port = parallel.port,
                           .identity = GroupIdentity(options),

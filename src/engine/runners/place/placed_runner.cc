@@ -1,10 +1,10 @@
 #include "engine/runners/place/placed_runner.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
 #include "models/lora/lora.h"
+#include "models/step_work.h"
 
 namespace celer {
 
@@ -121,18 +121,8 @@ Status PlacedRunner::DiscardKv() {
 
 std::vector<OperatorWork> PlacedRunner::Work(const StepShape& shape) const {
   std::vector<OperatorWork> all = last_->Work(shape);
-  const auto add = [&](const std::vector<OperatorWork>& some) {
-    for (const OperatorWork& work : some) {
-      const auto same = std::find_if(all.begin(), all.end(),
-                                     [&](const OperatorWork& one) { return one.name == work.name; });
-      if (same != all.end())
-        *same += work;
-      else
-        all.push_back(work);
-    }
-  };
-  for (const auto& stage : stages_) add(stage->Work(shape));
-  for (const auto& some : experts_) add(some->Work(shape));
+  for (const auto& stage : stages_) AddWork(&all, stage->Work(shape));
+  for (const auto& some : experts_) AddWork(&all, some->Work(shape));
   return all;
 }
 
