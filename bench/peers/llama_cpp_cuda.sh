@@ -2,34 +2,19 @@
 # llama.cpp with CUDA beside celer, with layers and with experts on the CPU (docs/placement.md), on a machine that reaches no
 # package index. Its source is that of llama-cpp-python on PyPI, cut to what one GPU and these files need: no flash attention,
 # and products of quantized matrices of few types.
-#   bench/peers/llama_cpp_cuda.sh --pack FILE.tar.xz        where PyPI is reached: the source, about 3 MB
+#   bench/peers/llama_cpp_cuda.sh --pack FILE.tar.xz SDIST  of llama_cpp_python-0.3.36.tar.gz, PyPI's file: what is needed, 1.2 MB
 #   bench/peers/llama_cpp_cuda.sh FILE.tar.xz CELER FOLDER  there: builds it in build-llama (2 minutes on 16 cores), and runs both by
 #                                                           turns on 8b.gguf and 30b.gguf of FOLDER (tools/gpu_check_place.sh)
 # Variables: THREADS (16), ARCH (90), REPEAT (3).
 set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
-version=0.3.36  # that of bench_peers.py
 
 pack() {
-  local out
-  out="$(realpath "$1")"
+  local out sdist
+  out="$(realpath "$1")" sdist="$(realpath "$2")"
   work="$(mktemp -d)"
   trap 'rm -rf "$work"' EXIT
-  python3 - "$version" "$work/source.tar.gz" << 'END'
-import hashlib, json, sys, urllib.request
-version, path = sys.argv[1:]
-with urllib.request.urlopen("https://pypi.org/pypi/llama-cpp-python/json", timeout=60) as reply:
-    about = json.load(reply)
-files = about["urls"] if about["info"]["version"] == version else about["releases"][version]
-file = next(f for f in files if f["packagetype"] == "sdist")
-# Mirrors give addresses that are relative to pages of theirs.
-with urllib.request.urlopen("https://files.pythonhosted.org/packages/" + file["url"].split("packages/")[-1], timeout=600) as reply:
-    data = reply.read()
-if hashlib.sha256(data).hexdigest() != file["digests"]["sha256"]:
-    sys.exit(f"{file['url']}: not the file that the index describes")
-open(path, "wb").write(data)
-END
-  tar -C "$work" --strip-components=3 --wildcards -xzf "$work/source.tar.gz" '*/vendor/llama.cpp/*'
+  tar -C "$work" --strip-components=3 --wildcards -xzf "$sdist" '*/vendor/llama.cpp/*'
   cd "$work"
   local cuda=ggml/src/ggml-cuda file
   # Without flash attention nothing of these is called but the functions that say so.
@@ -59,7 +44,7 @@ END
 build() {
   local source="$1" to="$2"
   [ -e "$to/src/CMakeLists.txt" ] || { mkdir -p "$to/src"; tar -C "$to/src" -xf "$source"; }
-  cmake -S "$to/src" -B "$to/build" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DGGML_CUDA="${CUDA:-ON}" -DGGML_CUDA_FA=OFF \
+  cmake -S "$to/src" -B "$to/build" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DGGML_CUDA="${CUDA:-ON}" -DGGML_CUDA_FA=OFF -DGGML_CUDA_NCCL=OFF \
     -DGGML_NATIVE=ON -DCMAKE_CUDA_ARCHITECTURES="${ARCH:-90}" -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_TOOLS=OFF \
     -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF > "$to/cmake.log"
   cmake --build "$to/build" -j "$(nproc)" --target llama > "$to/build.log" 2>&1 || { tail -n 30 "$to/build.log"; return 1; }
@@ -79,7 +64,8 @@ peer() {  # what, file, and variables before it
     env "$@" "$to/llama_cpp_bench" "$file" "$threads" 0 $one 2> "$to/peer.log" |
       python3 -c 'import json, statistics, sys
 r = json.load(sys.stdin)
-print(f"llama.cpp  {sys.argv[1]:42} {sys.argv[2]:8} {r[\"tokens\"] / statistics.median(r[\"seconds\"]):9.1f} tok/s")' "$what" "${one%% *}" ||
+speed = r["tokens"] / statistics.median(r["seconds"])
+print(f"llama.cpp  {sys.argv[1]:42} {sys.argv[2]:8} {speed:9.1f} tok/s")' "$what" "${one%% *}" ||
       { tail -n 5 "$to/peer.log"; echo "llama.cpp: $what $one failed"; }
   done
 }
@@ -91,7 +77,7 @@ own() {  # what, file, arguments
 }
 
 if [ "${1:-}" = --pack ]; then
-  pack "$2"
+  pack "$2" "$3"
   exit
 fi
 to="${TO:-build-llama}"

@@ -180,7 +180,9 @@ TEST(CudaPlaced, PromptsWithWeightsThatAreSent) {
     for (const PlacementOptions& way : ways) {
       const std::vector<float> got = logits(OptionsFor(model, way));
       ASSERT_EQ(got.size(), on_gpu.size());
-      EXPECT_LE(WorstRelative(got, on_gpu), sparse ? 0.1 : 1e-3);
+      // Products of some tokens round activations to bf16 and those of others do not, 2^-9 of a value each: 2 % if a
+      // dozen of them added up. A near tie between two experts may fall either way.
+      EXPECT_LE(WorstRelative(got, on_gpu), sparse ? 0.1 : 2e-2);
       EXPECT_EQ(Greedy(OptionsFor(model, way), prompt, 64), expected);
       ++ran;
     }
