@@ -80,6 +80,13 @@ class Core(NotPickled):
         self.options["tokenizer"] = tokenizer
         return name_of(model) if is_model(model) else os.fspath(model)
 
+    @property
+    def arrays(self) -> _celer.Model:
+        """The library, for what gives arrays of numpy: else numpy would be imported below its frames, where no thread can be ended."""
+        import numpy as np  # noqa: F401
+
+        return self.native
+
     def piece(self, token: int) -> str:
         """The text of one token."""
         text = self._pieces.get(token)

@@ -248,14 +248,14 @@ class Model(NotPickled):
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """[len(tokens), vocab_size]: row i predicts what follows tokens[i]."""
-        return self._core.native.logits(token_ids("tokens", tokens))
+        return self._core.arrays.logits(token_ids("tokens", tokens))
 
     def score(self, tokens: Sequence[int], first: int = 1) -> NDArray[np.float32]:
         """The log-probability of each token from `first` on, given those before it."""
         ids = token_ids("tokens", tokens)
         if len(ids) < 2:
             raise ValueError(f"tokens has {len(ids)} of them, and the first has no log-probability; expected at least two")
-        return self._core.native.score(ids, whole("first", first))
+        return self._core.arrays.score(ids, whole("first", first))
 
     def embed(self, text: str | Sequence[str]) -> NDArray[np.float32]:
         """The embedding of a text [hidden_size], or of several, one in a row; their length is 1."""
@@ -273,7 +273,7 @@ class Model(NotPickled):
         bar = Progress(progress, len(windows), "windows")
         total, count = 0.0, 0
         for tokens, first in windows:
-            logprobs = self._core.native.score(tokens, first)
+            logprobs = self._core.arrays.score(tokens, first)
             total -= float(logprobs.sum(dtype="float64"))
             count += len(logprobs)
             bar.step()

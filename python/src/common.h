@@ -34,6 +34,20 @@ inline void OrRaise(const Status& status) {
   if (!status) throw Raised(status.error());
 }
 
+// Lets other threads of Python run. Python ends its daemon threads when they ask for the GIL while it shuts down: before 3.14 by
+// pthread_exit(), whose unwinding would reach functions that let nothing through, and end the process. Such a thread stays here. What
+// makes a result for Python may ask for the GIL, too: once the interpreter's exit functions run, threads come back after a while.
+class ReleaseGil {
+ public:
+  ReleaseGil();
+  ReleaseGil(const ReleaseGil&) = delete;
+  ReleaseGil& operator=(const ReleaseGil&) = delete;
+  ~ReleaseGil();
+
+ private:
+  PyThreadState* state_;
+};
+
 // Owns what has threads. In a child of a process that had loaded something it is left alone (base/process/fork.h): its memory is
 // the parent's, copied on write.
 template <class T>

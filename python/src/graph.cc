@@ -80,7 +80,7 @@ class NetworkSession {
       throw Raised(Error::Invalid("precision is '", precision, "', expected f32 or f16"));
     if (threads < 0 || threads > 1024)
       throw Raised(Error::Invalid("threads is ", threads, ", expected 0 to 1024"));
-    const nb::gil_scoped_release release;
+    const ReleaseGil release;
     const GraphOptions options{.optimize = optimize,
                                .precision = precision == "f16" ? GraphPrecision::kF16 : GraphPrecision::kF32,
                                .integers = integers};
@@ -126,7 +126,7 @@ class NetworkSession {
     NpyArray made;
     if (nb::isinstance<nb::str>(picture)) {
       const std::filesystem::path path(nb::cast<std::string>(picture));
-      const nb::gil_scoped_release release;
+      const ReleaseGil release;
       made = OrRaise(cli::PictureInput(*port, flags, path));
     } else {
       const auto pixels = nb::cast<Pixels>(picture);
@@ -134,7 +134,7 @@ class NetworkSession {
       if (pixels.shape(0) < 1 || pixels.shape(1) < 1 || pixels.shape(0) > kMost || pixels.shape(1) > kMost)
         throw Raised(Error::Invalid("a picture of ", pixels.shape(0), " x ", pixels.shape(1),
                                     " pixels, expected 1 to ", kMost));
-      const nb::gil_scoped_release release;
+      const ReleaseGil release;
       made = OrRaise(cli::PictureInput(*port, flags,
                                        {.width = static_cast<int>(pixels.shape(1)),
                                         .height = static_cast<int>(pixels.shape(0)),
@@ -158,7 +158,7 @@ class NetworkSession {
     std::unique_lock lock(network_->mutex, std::defer_lock);
     std::vector<GraphTensor> outputs;
     {
-      const nb::gil_scoped_release release;
+      const ReleaseGil release;
       lock.lock();
       outputs = OrRaise(network_->session.Run(inputs));
     }

@@ -61,7 +61,7 @@ Status Check(const Question& q) {
 nb::dict Limits(const Question& q) {
   OrRaise(Check(q));
   const auto [shape, machine] = [&] {
-    const nb::gil_scoped_release release;  // a machine may be measured
+    const ReleaseGil release;  // a machine may be measured
     return std::pair(OrRaise(FindShape(q.model)), OrRaise(FindMachine(q.machine)));
   }();
   const LlmSetup setup{.weight_bits = q.weight_bits, .kv_bits = q.kv_bits, .batch = q.batch};

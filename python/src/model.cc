@@ -257,7 +257,7 @@ class Queue {
     std::vector<std::pair<bool, Flight*>> ready;
     std::unique_lock taking(taking_, std::defer_lock);
     {
-      const nb::gil_scoped_release release;
+      const ReleaseGil release;
       taking.lock();
       const Mailbox::Time until = std::chrono::steady_clock::now() +
                                   std::chrono::duration_cast<std::chrono::steady_clock::duration>(
@@ -499,13 +499,13 @@ class Model {
  public:
   explicit Model(const LoadSettings& settings) {
     python::OrRaise(NoteThreads());
-    const nb::gil_scoped_release release;
+    const ReleaseGil release;
     handle_ = std::make_shared<Handle>(python::OrRaise(LoadModel(settings)));
   }
   ~Model() { Close(); }
 
   void Close() {
-    const nb::gil_scoped_release release;
+    const ReleaseGil release;
     if (handle_) handle_->Close();
   }
   bool closed() const { return handle_->closed(); }
@@ -571,7 +571,7 @@ class Model {
   void LoadAdapter(const std::string& name, const std::string& path, bool replace) const {
     const std::shared_ptr<Loaded> kept = Get();
     const Loaded& loaded = *kept;
-    const nb::gil_scoped_release release;
+    const ReleaseGil release;
     python::OrRaise(loaded.model.adapters->Load(
         {.name = name, .path = path}, {.replace = replace, .when_full = Adapters::WhenFull::kUnloadIdle}));
   }
@@ -593,7 +593,7 @@ class Model {
   std::vector<int32_t> Encode(const std::string& text, bool add_special, bool parse_special) const {
     const std::shared_ptr<Loaded> kept = Get();
     const Loaded& loaded = *kept;
-    const nb::gil_scoped_release release;
+    const ReleaseGil release;
     return GetTokenizer(loaded.model.prompter)
         .Encode(text, {.add_special = add_special, .parse_special = parse_special});
   }
@@ -601,13 +601,13 @@ class Model {
     const std::shared_ptr<Loaded> kept = Get();
     const Loaded& loaded = *kept;
     CheckTokens(tokens);
-    const nb::gil_scoped_release release;
+    const ReleaseGil release;
     return loaded.model.prompter.Decode(tokens, skip_special);
   }
   std::vector<int32_t> EncodeChat(const std::string& body) const {
     const std::shared_ptr<Loaded> kept = Get();
     const Loaded& loaded = *kept;
-    const nb::gil_scoped_release release;
+    const ReleaseGil release;
     Json json;
     OrRaise(server::ParseBody(body, &json));
     Query query;
@@ -637,7 +637,7 @@ class Model {
     tokens.push_back(0);  // is predicted, and not read
     std::vector<float> out;
     {
-      const nb::gil_scoped_release release;
+      const ReleaseGil release;
       CheckContext(loaded, tokens.size());
       out.resize(rows * vocab);
       python::OrRaise(OnEngine(loaded, [&](Engine& engine) {
@@ -657,7 +657,7 @@ class Model {
     CheckTokens(tokens);
     std::vector<float> out;
     {
-      const nb::gil_scoped_release release;
+      const ReleaseGil release;
       CheckContext(loaded, tokens.size());
       if (first < 1 || first >= std::ssize(tokens))
         throw Raised(Error::Invalid("first is ", first, ", expected 1 to ", std::ssize(tokens) - 1));
@@ -675,7 +675,7 @@ class Model {
     const std::shared_ptr<Loaded> kept = Get();
     const Loaded& loaded = *kept;
     const auto cut = [&] {
-      const nb::gil_scoped_release release;
+      const ReleaseGil release;
       CheckContext(loaded, static_cast<size_t>(window));
       return python::OrRaise(TextWindows::Cut(loaded.model.prompter, text, "the text", window, stride, 0));
     }();
@@ -721,7 +721,7 @@ void BindModel(nb::module_& module) {
           "submit",
           [](Queue& queue, const std::string& endpoint, const std::string& body, double timeout) {
             const auto [key, prompt] = [&] {
-              const nb::gil_scoped_release release;
+              const ReleaseGil release;
               return queue.Submit(endpoint, body, timeout);
             }();
             nb::list tokens;
@@ -730,8 +730,8 @@ void BindModel(nb::module_& module) {
           },
           nb::arg("endpoint"), nb::arg("body"), nb::arg("timeout") = 0.0)
       .def("take", &Queue::Take, nb::arg("seconds"), nb::arg("whole") = false)
-      .def("cancel", &Queue::Cancel, nb::arg("key"), nb::call_guard<nb::gil_scoped_release>())
-      .def("wake", &Queue::Wake, nb::call_guard<nb::gil_scoped_release>())
+      .def("cancel", &Queue::Cancel, nb::arg("key"), nb::call_guard<ReleaseGil>())
+      .def("wake", &Queue::Wake, nb::call_guard<ReleaseGil>())
       .def("__len__", &Queue::size);
   nb::class_<Model>(module, "Model")
       .def(

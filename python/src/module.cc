@@ -4,10 +4,13 @@
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -66,19 +69,62 @@ PyObject* TypeOf(Error::Code code) {
   return PyExc_RuntimeError;
 }
 
+// When the interpreter's exit functions ran.
+struct Ending {
+  std::atomic<bool> begun{false}, threads_seen{false};
+  std::chrono::steady_clock::time_point when;
+  std::atomic<std::thread::id> main{std::this_thread::get_id()};  // that imports the module, first
+};
+Ending& TheEnding() {
+  static auto* const ending = new Ending;
+  return *ending;
+}
+
+// Called by Python's atexit, after all threads but daemons have ended.
+void End() {
+  Ending& ending = TheEnding();
+  ending.main = std::this_thread::get_id();
+  ending.when = std::chrono::steady_clock::now();
+  ending.begun.store(true, std::memory_order_release);
+  if (!ending.threads_seen || IsOrphaned()) return;
+  // Those on their way back get there.
+  PyThreadState* const state = PyEval_SaveThread();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  PyEval_RestoreThread(state);
+}
+
 // The program `celer` as this process: it takes over signals and ends the process.
 void RunCommand(std::vector<std::string> args) {
   OrRaise(CheckFork());
   std::vector<char*> pointers;
   for (std::string& arg : args) pointers.push_back(arg.data());
   pointers.push_back(nullptr);
-  const nb::gil_scoped_release release;
+  const ReleaseGil release;
   const int code = CelerMain(static_cast<int>(args.size()), pointers.data());
   std::fflush(nullptr);
   _exit(code);
 }
 
 }  // namespace
+
+ReleaseGil::ReleaseGil() : state_(nullptr) {
+  Ending& ending = TheEnding();
+  if (std::this_thread::get_id() != ending.main) ending.threads_seen = true;
+  state_ = PyEval_SaveThread();
+}
+
+ReleaseGil::~ReleaseGil() {
+  constexpr auto kWhile =
+      std::chrono::seconds(3);  // an exit function may wait for a lock that this thread holds
+  const Ending& ending = TheEnding();
+  if (ending.begun.load(std::memory_order_acquire) && std::this_thread::get_id() != ending.main)
+    std::this_thread::sleep_until(ending.when + kWhile);
+  try {
+    PyEval_RestoreThread(state_);
+  } catch (...) {
+    for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+  }
+}
 
 }  // namespace celer::python
 
@@ -101,6 +147,8 @@ NB_MODULE(_celer, module) {
       [](celer::LogLevel level, std::string_view text) { celer::python::TheMessages().Push(level, text); });
   module.def("messages", [] { return celer::python::TheMessages().Take(); });
   module.def("run_command", &celer::python::RunCommand, nb::arg("args"));
+  celer::python::TheEnding();
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function(&celer::python::End));
   celer::python::BindModel(module);
   celer::python::BindGraph(module);
   celer::python::BindLimits(module);

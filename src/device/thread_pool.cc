@@ -11,6 +11,7 @@
 #include <exception>
 #include <limits>
 #include <string_view>
+#include <system_error>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -59,7 +60,13 @@ ThreadPool::ThreadPool(const Options& options) : spin_(options.spin) {
   workers_.reserve(size_ - 1);
   for (int t = 1; t < size_; ++t) {
     const int cpu = options.pin && !cpus.empty() ? cpus[static_cast<size_t>(t) % cpus.size()] : -1;
-    workers_.emplace_back([this, t, cpu] { Work(t, cpu); });
+    try {
+      workers_.emplace_back([this, t, cpu] { Work(t, cpu); });
+    } catch (const std::system_error& error) {  // a limit of the process or of its memory
+      log::WarningOnce("the system refused a thread ({}); using {} instead of {}", error.code().message(), t,
+                       size_);
+      size_ = t;
+    }
   }
 }
 

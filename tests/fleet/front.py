@@ -35,11 +35,11 @@ def available():
     return found + [name for name in ("nginx", "haproxy") if fleet.program(name)]
 
 
-def slower_model(folder):
-    """32 million parameters: a step takes milliseconds, so that the engine has more to do than its clients."""
+def slower_model(folder, layers=4, hidden=768):
+    """32 million parameters, or fewer: a step takes milliseconds, so that the engine has more to do than its clients."""
     path = pathlib.Path(folder) / "slower.gguf"
-    subprocess.run([ServerCase.celer, "synth", "llama-3.1-8b", "--weights", "q8_0", "-o", path, "--layers", "4", "--hidden", "768", "--intermediate",
-                    "3072", "--vocab", "600", "--heads", "4", "--kv-heads", "2", "--head-dim", "32"], check=True, capture_output=True, timeout=300)
+    subprocess.run([ServerCase.celer, "synth", "llama-3.1-8b", "--weights", "q8_0", "-o", path, "--layers", str(layers), "--hidden", str(hidden), "--intermediate",
+                    str(4 * hidden), "--vocab", "600", "--heads", "4", "--kv-heads", "2", "--head-dim", "32"], check=True, capture_output=True, timeout=300)
     return path
 
 

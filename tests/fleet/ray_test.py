@@ -71,7 +71,7 @@ class Serving(RayCase):
     def setUpClass(cls):
         super().setUpClass()
         # An answer is still under way when its server is killed.
-        cls.settings["model"] = str(front.slower_model(cls.folder))
+        cls.settings["model"] = str(front.slower_model(cls.folder, 2, 384))
         from celer_serve import Settings, build
         port = fleet.free_port()
         for attempt in range(5):
@@ -126,7 +126,7 @@ class Serving(RayCase):
     def test_3_a_killed_server_loses_nothing(self):
         """The client goes on with the other replica, and Ray replaces the one whose server died."""
         self.until_running(2)
-        body = {"model": "tiny", "messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 400, "ignore_eos": True, "seed": 3}
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 1500, "ignore_eos": True, "seed": 3}
         whole = "".join(c["choices"][0]["delta"].get("content", "") for c in resume.stream(self.url, CHAT, body) if c["choices"])
         home = front.post(self.url, CHAT, json.dumps({**body, "max_tokens": 1}).encode())[1]["X-Celer-Replica"]
         before = servers_of()

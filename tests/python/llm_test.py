@@ -621,6 +621,50 @@ print("ends")
 """)
         self.assertEqual((code, out, err), (0, "ends\n", ""))
 
+    def test_exit_with_daemon_threads(self):
+        """They wait in the library, or for Python's lock, when the interpreter ends."""
+        for _ in range(3):
+            code, out, err = in_child("""
+import sys, threading, time
+import celer
+model = celer.load(sys.argv[1], threads=1, context=4096, kv_memory="64MiB")
+def read():
+    for _ in range(1000):
+        model.generate("x", max_tokens=2000, ignore_eos=True).text
+def score():
+    while True:
+        model.logits([1, 2, 3])
+for work in (read, read, score, score):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(0.2)
+print("ends")
+""")
+            self.assertEqual((code, out, err), (0, "ends\n", ""))
+
+    @unittest.skipIf(tiny.SANITIZED, "sanitizers need much address space")
+    def test_threads_that_the_system_refuses(self):
+        """For want of address space, in steps, so that it happens at every place; each time an exception, or fewer threads."""
+        code, out, err = in_child("""
+import logging, resource, sys
+import celer
+logging.basicConfig(level=logging.ERROR)
+celer.load(sys.argv[1], threads=2, context=128, kv_memory="4MiB").close()
+with open("/proc/self/statm") as file:
+    had = int(file.read().split()[0]) * 4096
+found = set()
+for more in range(10, 1600, 100):
+    resource.setrlimit(resource.RLIMIT_AS, (had + (more << 20), resource.RLIM_INFINITY))
+    try:
+        model = celer.load(sys.argv[1], threads=60, context=128, kv_memory="4MiB")
+        found.add(model.generate("x", max_tokens=3, ignore_eos=True).text and "answered")
+        model.close()
+    except (MemoryError, RuntimeError, OSError) as error:
+        found.add(type(error).__name__)
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(len(celer.load(sys.argv[1], threads=2, context=128, kv_memory="4MiB").generate("x", max_tokens=3, ignore_eos=True).text) > 0, "answered" in found)
+""")
+        self.assertEqual((code, out), (0, "True True\n"), err)
+
     def test_import_reads_little(self):
         code, out, err = in_child("import sys, celer; print('numpy' in sys.modules, 'torch' in sys.modules, 'tqdm' in sys.modules)")
         self.assertEqual((code, out), (0, "False False False\n"), err)
