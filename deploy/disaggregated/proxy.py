@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Disaggregated prefill: each prompt is computed by one server, and its answer comes from another one, which fetches the keys and
-values from the first. As vLLM's toy_proxy_server.py; needs nothing but Python.
+values from the first. As vLLM's toy proxy server; needs nothing but Python.
 
   celer serve MODEL --host 10.0.0.1 --port 8000 --kv-transfer 10.0.0.1:5600
   celer serve MODEL --host 10.0.0.2 --port 8000 --kv-transfer 10.0.0.2:5600 --kv-transfer-peers 10.0.0.1:5600

@@ -144,10 +144,13 @@ class Transfers {
  public:
   Transfers(uint32_t seed, std::unique_ptr<Engine> peer) : random_(seed), peer_(std::move(peer)) {}
 
-  void Before(Request request, Engine& engine) {
-    if (random_() % 4 != 0 || request.pooling != Pooling::kNone || request.prompt_logprobs >= 0) return;
-    if (!request.lora) request.lora = nullptr;
-    request.max_tokens = 1;
+  void Before(const Request& asked, Engine& engine) {
+    if (random_() % 4 != 0 || asked.pooling != Pooling::kNone || asked.prompt_logprobs >= 0) return;
+    Request request{.prompt = asked.prompt,
+                    .max_tokens = 1,
+                    .cache_salt = asked.cache_salt,
+                    .lora = asked.lora.value_or(nullptr)};
+    request.prompt.insert(request.prompt.end(), asked.resumed.begin(), asked.resumed.end());
     ASSERT_TRUE(peer_->Submit(request));
     while (peer_->HasWork()) peer_->Step();
     const auto there = EngineInternals::HoldPrefix(*peer_, request);

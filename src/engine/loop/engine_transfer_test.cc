@@ -131,9 +131,9 @@ TEST(EngineTransfer, SaltsAdaptersAndPromptsSeparate) {
   EXPECT_EQ(EngineInternals::PrefixOf(*a, adapted).Hash(6), EngineInternals::PrefixOf(*b, again).Hash(6));
   int64_t hold = 0;
   Answered(*a, adapted);
-  EXPECT_EQ(
-      *EngineInternals::StoreBlocks(*b, again, 0, ReadAll(*a, EngineInternals::HoldPrefix(*a, adapted)), &hold),
-      6);
+  EXPECT_EQ(*EngineInternals::StoreBlocks(*b, again, 0, ReadAll(*a, EngineInternals::HoldPrefix(*a, adapted)),
+                                          &hold),
+            6);
   EXPECT_EQ(Answered(*b, again).cached, 96);
   EXPECT_EQ(Answered(*b, request).cached, 0);
 }

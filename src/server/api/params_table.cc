@@ -8,7 +8,7 @@
 #include "io/json/ordered_json.h"
 #include "server/api/params.h"
 #include "server/api/read_adapters.h"
-#include "server/api/read_kv_transfer.h"
+#include "server/kv_transfer/read_kv_transfer.h"
 
 namespace celer::server {
 namespace {

@@ -100,7 +100,7 @@ bool KvPeers::Allows(std::string_view host, uint16_t port) const {
   const bool number = ParseAddress(host, &address);
   return port != 0 && std::ranges::any_of(entries_, [&](const Entry& entry) {
            if (entry.port != 0 && entry.port != port) return false;
-           if (!number || !entry.name.empty()) return !number && entry.name == host;
+           if (!number || !entry.name.empty()) return !number && !host.empty() && entry.name == host;
            for (int bit = 0; bit < entry.bits; ++bit)
              if ((address[bit / 8] ^ entry.address[bit / 8]) >> (7 - bit % 8) & 1) return false;
            return true;

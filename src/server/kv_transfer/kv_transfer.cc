@@ -229,12 +229,12 @@ Status KvTransfer::Converse(const Socket& socket) {
   }
   Held held;
   if (refusal.empty()) refusal = WhyNot(ask, &held);
-  CELER_RETURN_IF_ERROR(Answer(socket, refusal, until));
   if (!refusal.empty()) {
     const std::lock_guard lock(mutex_);
     ++figures_.refused;
-    return Error::Invalid(refusal);
   }
+  CELER_RETURN_IF_ERROR(Answer(socket, refusal, until));
+  if (!refusal.empty()) return Error::Invalid(refusal);
   CELER_RETURN_IF_ERROR(Send(socket, ask, held));
   std::array<std::byte, 1> thanks;
   CELER_RETURN_IF_ERROR(ReceiveAll(socket, thanks, SocketClock::now() + options_.timeout));

@@ -214,7 +214,11 @@ class Peer {
         }) {}
   ~Peer() { thread_.join(); }
   KvSource source() const {
-    return {.host = "127.0.0.1", .port = LocalEndpoint(listener_)->port, .engine = "e", .transfer = "t", .tokens = 96};
+    return {.host = "127.0.0.1",
+            .port = LocalEndpoint(listener_)->port,
+            .engine = "e",
+            .transfer = "t",
+            .tokens = 96};
   }
 
  private:
@@ -279,7 +283,11 @@ TEST(KvTransfer, PeersThatDoNotBehave) {
   EXPECT_EQ(pieces(6, 5, 100).reason, "lost");
   // One that says nothing: the request waits for it as long as it may, and for no longer.
   const auto begin = SocketClock::now();
-  EXPECT_EQ(fetch([](const Socket& s) { WaitForEnd(s); }).reason, "timeout");
+  EXPECT_EQ(fetch([](const Socket& s) {
+              Hear(s);
+              WaitForEnd(s);
+            }).reason,
+            "timeout");
   EXPECT_LT(SocketClock::now() - begin, 10s);
   EXPECT_EQ(b.used(), 0);
 }
@@ -337,7 +345,8 @@ TEST(KvTransfer, AskersThatDoNotBehave) {
 }
 
 TEST(KvTransfer, AddressesThatAreNone) {
-  for (const char* address : {"0.0.0.0:0", "[::]:0", "10.255.255.1:0", "nowhere", "127.0.0.1", "127.0.0.1:x"}) {
+  for (const char* address :
+       {"0.0.0.0:0", "[::]:0", "10.255.255.1:0", "nowhere", "127.0.0.1", "127.0.0.1:x"}) {
     const auto started = KvTransfer::Start({.address = address});
     ASSERT_FALSE(started) << address;
     EXPECT_THAT(started.error().message(), HasSubstr("KV transfer")) << address;

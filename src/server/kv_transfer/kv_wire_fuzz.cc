@@ -30,7 +30,8 @@ void TryAll(std::span<const std::byte> bytes) {
   const auto body = bytes.size() > kKvFrameHead ? bytes.subspan(kKvFrameHead) : bytes;
   Again<KvAsk>(ReadAsk(body), ReadAsk);
   // A sentence is made printable, which a second time changes nothing but what was cut.
-  if (const Result<KvAnswer> answer = ReadAnswer(body); answer && answer->refusal.size() > 8000) __builtin_trap();
+  if (const Result<KvAnswer> answer = ReadAnswer(body); answer && answer->refusal.size() > 8000)
+    __builtin_trap();
   if (bytes.size() < kKvPieceHead) return;
   if (const auto piece = ReadPiece(bytes.first(kKvPieceHead), 1000)) {
     if (piece->blocks < 1 || piece->blocks > 1000) __builtin_trap();

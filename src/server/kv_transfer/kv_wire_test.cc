@@ -46,7 +46,8 @@ TEST(KvWire, EveryPrefixAndEveryLongerTextIsRefused) {
   longer.push_back(std::byte{0});
   EXPECT_FALSE(ReadAsk(Body(longer)));
   const std::vector<std::byte> answer = Encode(KvAnswer{.refusal = "no"});
-  for (size_t size = 0; size < Body(answer).size(); ++size) EXPECT_FALSE(ReadAnswer(Body(answer).first(size)));
+  for (size_t size = 0; size < Body(answer).size(); ++size)
+    EXPECT_FALSE(ReadAnswer(Body(answer).first(size)));
 }
 
 TEST(KvWire, HostileNumbers) {
@@ -57,7 +58,8 @@ TEST(KvWire, HostileNumbers) {
     return ReadFrameHead(changed);
   };
   EXPECT_THAT(head(0, 'X').error().message(), HasSubstr("is no frame"));
-  EXPECT_EQ(head(8, 2).error().message(), "the other side speaks version 2 of the KV transfer, and this one 1");
+  EXPECT_EQ(head(8, 2).error().message(),
+            "the other side speaks version 2 of the KV transfer, and this one 1");
   EXPECT_THAT(head(15, 0xff).error().message(), HasSubstr("may have 65536"));
   KvAsk none = Question();
   none.first = none.blocks;
@@ -73,29 +75,45 @@ TEST(KvWire, HostileNumbers) {
   EXPECT_FALSE(ReadPiece(Encode(KvPiece{.blocks = 0}), 5));
   EXPECT_FALSE(ReadPiece(Encode(KvPiece{.blocks = 0xffffffff}), 5));
   // A peer's sentence goes to the log.
-  EXPECT_EQ(ReadAnswer(Body(Encode(KvAnswer{.refusal = "a\x1b[31mb\n"})))->refusal.find('\x1b'), std::string::npos);
+  EXPECT_EQ(ReadAnswer(Body(Encode(KvAnswer{.refusal = "a\x1b[31mb\n"})))->refusal.find('\x1b'),
+            std::string::npos);
 }
 
 TEST(KvPeers, OnlyThoseOfTheList) {
-  const std::vector<std::string> list = {"10.1.0.0/16", "192.168.0.7:5600", "prefill-0.celer:5601", "[fd00::1]:5600",
-                                         "fd00:1::/32", "prefill-1"};
+  const std::vector<std::string> list = {"10.1.0.0/16",    "192.168.0.7:5600", "prefill-0.celer:5601",
+                                         "[fd00::1]:5600", "fd00:1::/32",      "prefill-1"};
   const auto peers = KvPeers::Parse(list);
   ASSERT_TRUE(peers) << peers.error().message();
-  for (const auto& [host, port] : {std::pair{"10.1.255.255", 1}, {"::ffff:10.1.0.1", 80}, {"192.168.0.7", 5600},
-                                   {"prefill-0.celer", 5601}, {"fd00::1", 5600}, {"fd00:0:0::1", 5600},
-                                   {"fd00:1:2::3", 9}, {"prefill-1", 22}})
+  for (const auto& [host, port] : {std::pair{"10.1.255.255", 1},
+                                   {"::ffff:10.1.0.1", 80},
+                                   {"192.168.0.7", 5600},
+                                   {"prefill-0.celer", 5601},
+                                   {"fd00::1", 5600},
+                                   {"fd00:0:0::1", 5600},
+                                   {"fd00:1:2::3", 9},
+                                   {"prefill-1", 22}})
     EXPECT_TRUE(peers->Allows(host, static_cast<uint16_t>(port))) << host;
-  for (const auto& [host, port] : {std::pair{"10.2.0.1", 1}, {"192.168.0.7", 5601}, {"192.168.0.8", 5600},
-                                   {"prefill-0.celer", 5600}, {"prefill-0.celer.evil.com", 5601}, {"fd00::2", 5600},
-                                   {"169.254.169.254", 80}, {"10.1.1", 1}, {"167837697", 1}, {"0x0a.1.0.1", 1},
-                                   {"", 1}, {"10.1.0.1", 0}, {"localhost", 5600}, {"10.1.0.1 ", 1}})
-    EXPECT_FALSE(peers->Allows(host, static_cast<uint16_t>(port))) << host;
+  for (const auto& [host, port] : {std::pair{"10.2.0.1", 1},
+                                   {"192.168.0.7", 5601},
+                                   {"192.168.0.8", 5600},
+                                   {"prefill-0.celer", 5600},
+                                   {"prefill-0.celer.evil.com", 5601},
+                                   {"fd00::2", 5600},
+                                   {"169.254.169.254", 80},
+                                   {"10.1.1", 1},
+                                   {"167837697", 1},
+                                   {"0x0a.1.0.1", 1},
+                                   {"", 1},
+                                   {"10.1.0.1", 0},
+                                   {"localhost", 5600},
+                                   {"10.1.0.1 ", 1}})
+    EXPECT_FALSE(peers->Allows(host, static_cast<uint16_t>(port))) << "'" << host << "'";
   EXPECT_FALSE(KvPeers().Allows("127.0.0.1", 5600)) << "without a list nobody is asked";
 }
 
 TEST(KvPeers, WhatIsNoPeerIsSaid) {
-  for (const char* text : {"10.0.0.0/33", "10.0.0/8", "a b", "10.0.0.1:0", "10.0.0.1:65536", "10.0.0.1:x", "[::1",
-                           "::1/129", "", "/8", "host:", "http://host"}) {
+  for (const char* text : {"10.0.0.0/33", "10.0.0/8", "a b", "10.0.0.1:0", "10.0.0.1:65536", "10.0.0.1:x",
+                           "[::1", "::1/129", "", "/8", "host:", "http://host"}) {
     const std::vector<std::string> list = {text};
     const auto peers = KvPeers::Parse(list);
     ASSERT_FALSE(peers) << text;

@@ -48,7 +48,7 @@ bool Service::StartFetch(const std::shared_ptr<Generation>& generation) {
 
 void Service::EndFetch(int64_t id, const KvTransfer::RunOnEngine& run, KvFetched fetched) {
   const auto it = generations_.find(id);
-  // Its client has gone, or the fetch took too long.
+  // Its client disconnected, or the fetch took too long.
   if (it == generations_.end() || !it->second->fetch_timer) return transfer_->ReleaseLater(run, fetched.hold);
   const std::shared_ptr<Generation> generation = it->second;
   generation->fetch_timer.reset();

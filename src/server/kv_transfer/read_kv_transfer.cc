@@ -1,4 +1,4 @@
-#include "server/api/read_kv_transfer.h"
+#include "server/kv_transfer/read_kv_transfer.h"
 
 #include <charconv>
 
