@@ -1,6 +1,7 @@
 // LoRA adapters against what PEFT computes with them, alone, in batches with others, and merged into the model.
 // tests/lora/make_lora_golden.py made tests/golden/lora.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cmath>
@@ -375,6 +376,9 @@ TEST_F(Broken, CutFiles) {
     fs::resize_file(folder_ / "adapter_model.safetensors", left);
     ExpectRefused("adapter_model.safetensors");
   }
+  fs::remove(folder_ / "adapter_model.safetensors");
+  ASSERT_EQ(::mkfifo((folder_ / "adapter_model.safetensors").c_str(), 0600), 0);  // that nobody writes
+  ExpectRefused("not a regular file");
   fs::remove(folder_ / "adapter_model.safetensors");
   std::ofstream(folder_ / "adapter_model.bin") << "x";
   ExpectRefused("pickle");

@@ -232,6 +232,21 @@ class LoraCase(unittest.TestCase):
             self.assertNotEqual(code, 0)
             self.assertTrue(said.startswith("error: ") or "--lora" in said, said)
 
+    def test_merging_several(self):
+        golden = pathlib.Path(__file__).resolve().parents[1] / "golden"
+
+        def merge(name, *adapters):
+            flags = [word for adapter in adapters for word in ("--lora", f"{golden}/lora/{adapter}")]
+            done = subprocess.run([CELER, "merge", f"{golden}/models/llama3", *flags, "-o", self.root / name],
+                                  capture_output=True, text=True, timeout=300)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return (self.root / name / "model.safetensors").read_bytes()
+
+        whole = merge("whole", "plain")
+        self.assertEqual(merge("halves", "plain:0.25", "plain:0.75"), whole)
+        self.assertNotEqual(merge("half", "plain:0.5"), whole)
+        self.assertNotEqual(merge("both", "plain", "head"), whole)
+
 
 if __name__ == "__main__":
     unittest.main()

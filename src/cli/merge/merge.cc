@@ -39,7 +39,7 @@ int MergeCommand(const std::vector<std::string>& args) {
   app.add_option("--lora", adapters,
                  "PATH[:SCALE]: a PEFT folder or a GGUF adapter, several times if several are to be added")
       ->required()
-      ->expected(1);
+      ->allow_extra_args(false);
   app.add_option("-o,--output", out, "the folder to write")->required();
   app.footer(
       "Weights keep their types and names, so the folder runs wherever the model does. Adapters can also "

@@ -1,6 +1,8 @@
 #include "io/file/sha256.h"
 
+#include <fcntl.h>
 #include <openssl/evp.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <cerrno>
@@ -49,9 +51,14 @@ std::array<std::byte, 32> Sha256Of(std::span<const std::byte> bytes) {
 
 Result<std::string> Sha256File(const std::filesystem::path& path,
                                const std::function<void(int64_t done)>& progress) {
+  // Non-blocking, so that a pipe with no writer is refused and does not hang us.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   const auto close = [](std::FILE* file) { std::fclose(file); };
-  const std::unique_ptr<std::FILE, decltype(close)> file(std::fopen(path.c_str(), "rb"), close);
+  const std::unique_ptr<std::FILE, decltype(close)> file(fd < 0 ? nullptr : ::fdopen(fd, "rb"), close);
   if (!file) return Error::Io(path.string(), ": cannot be read: ", std::strerror(errno));
+  struct stat info = {};
+  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
+    return Error::Invalid(path.string(), ": is not a regular file");
   Sha256 hash;
   std::vector<std::byte> piece(size_t{1} << 20);
   int64_t done = 0;

@@ -1,6 +1,7 @@
 #include "io/file/sha256.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -51,6 +52,17 @@ TEST(Sha256, OfFile) {
   const auto missing = Sha256File(path);
   ASSERT_FALSE(missing);
   EXPECT_NE(missing.error().message().find(path), std::string::npos);
+}
+
+TEST(Sha256, PipesAndFoldersAreRefused) {
+  const std::string path = testing::TempDir() + "sha256_pipe_" + std::to_string(::getpid());
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  for (const std::string& no_file : {path, testing::TempDir()}) {
+    const auto hash = Sha256File(no_file);
+    ASSERT_FALSE(hash) << no_file;
+    EXPECT_NE(hash.error().message().find("is not a regular file"), std::string::npos);
+  }
+  std::filesystem::remove(path);
 }
 
 }  // namespace

@@ -142,10 +142,10 @@ Result<AdapterFile> OpenPeft(const fs::path& folder) {
   file.path = folder.string();
   file.tied = config.tied();
   file.turned_experts = config.turned_experts();
+  CELER_ASSIGN(file.safetensors, SafetensorsFile::Open(tensors));  // before all of it is read
   CELER_ASSIGN(const std::string first, Sha256File(config_path));
   CELER_ASSIGN(const std::string second, Sha256File(tensors));
   file.content = ContentOf(first, second);
-  CELER_ASSIGN(file.safetensors, SafetensorsFile::Open(tensors));
   CELER_RETURN_IF_ERROR(ReadPeftModules(config, &file));
   return file;
 }
