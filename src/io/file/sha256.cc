@@ -1,13 +1,13 @@
 #include "io/file/sha256.h"
 
-#include <fcntl.h>
 #include <openssl/evp.h>
-#include <sys/stat.h>
 
 #include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <vector>
 
 #include "base/check.h"
@@ -51,14 +51,14 @@ std::array<std::byte, 32> Sha256Of(std::span<const std::byte> bytes) {
 
 Result<std::string> Sha256File(const std::filesystem::path& path,
                                const std::function<void(int64_t done)>& progress) {
-  // Non-blocking, so that a pipe with no writer is refused and does not hang us.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  const auto close = [](std::FILE* file) { std::fclose(file); };
-  const std::unique_ptr<std::FILE, decltype(close)> file(fd < 0 ? nullptr : ::fdopen(fd, "rb"), close);
-  if (!file) return Error::Io(path.string(), ": cannot be read: ", std::strerror(errno));
-  struct stat info = {};
-  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
+  // Opening a pipe would wait for its writer.
+  std::error_code unknown;
+  const std::filesystem::file_status status = std::filesystem::status(path, unknown);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
     return Error::Invalid(path.string(), ": is not a regular file");
+  const auto close = [](std::FILE* file) { std::fclose(file); };
+  const std::unique_ptr<std::FILE, decltype(close)> file(std::fopen(path.c_str(), "rb"), close);
+  if (!file) return Error::Io(path.string(), ": cannot be read: ", std::strerror(errno));
   Sha256 hash;
   std::vector<std::byte> piece(size_t{1} << 20);
   int64_t done = 0;
