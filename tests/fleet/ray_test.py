@@ -21,6 +21,8 @@ os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 # Ray's own patience, of seconds, is for machines that do nothing else.
 os.environ |= {f"RAY_SERVE_PROXY_{name}_CHECK_TIMEOUT_S": "120" for name in ("READY", "HEALTH")}
+# A replica that does not tell its queue's length in time is passed over, and its conversations go elsewhere.
+os.environ |= {f"RAY_SERVE_{name}QUEUE_LENGTH_RESPONSE_DEADLINE_S": "30" for name in ("", "MAX_")}
 try:
     import ray
     import ray.data  # noqa: F401
