@@ -293,10 +293,12 @@ Result<std::vector<HubFile>> ChooseModelFiles(const std::vector<HubFile>& files,
   if (ggufs.size() == 1) return ggufs;
   if (ggufs.empty())
     return Error::NotFound(name.Text(), ": the repository holds neither safetensors nor GGUF files");
+  std::string list;
   for (const HubFile& file : ggufs)
-    Say("  hf:{}/{}  {}\n", name.repository, file.path, FormatBytes(static_cast<double>(file.bytes)));
+    list += fmt::format("{}hf:{}/{} ({})", list.empty() ? "" : ", ", name.repository, file.path,
+                        FormatBytes(static_cast<double>(file.bytes)));
   return Error::Invalid(name.Text(), ": the repository holds ", ggufs.size(),
-                        " GGUF files; name one of these");
+                        " GGUF files; name one: ", list);
 }
 
 Result<fs::path> PulledFromHub(const HubName& name) {

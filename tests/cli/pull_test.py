@@ -403,7 +403,7 @@ class FromHub(PullCase):
 
     def test_one_file(self):
         Hub.files = {"a.gguf": b"GGUF a", "b.gguf": b"GGUF b"}
-        self.expect(self.run_pull("hf:o/n"), 2, "holds 2 GGUF files; name one of these", "hf:o/n/b.gguf")
+        self.expect(self.run_pull("hf:o/n"), 2, "holds 2 GGUF files; name one: hf:o/n/a.gguf", "hf:o/n/b.gguf")
         result = self.run_pull("hf:o/n/b.gguf")
         self.expect(result, 0)
         self.assertEqual(pathlib.Path(result.stdout.strip()).read_bytes(), b"GGUF b")
