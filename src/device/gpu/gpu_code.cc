@@ -71,7 +71,7 @@ Status CheckGpuCode(int device, const std::string& name, const GpuCode& code) {
   if (least < kLeast)
     return refuse(" has compute capability ", internal::CapabilityText(least), ", the kernels need ",
                   internal::CapabilityText(kLeast),
-                  " (products of bf16, copies past the registers); use `device` cpu");
+                  " (products of bf16, copies past the registers); try `device` cpu");
   if (code.compiled_for == 0)
     return refuse(" has compute capability ", internal::CapabilityText(code.capability),
                   ", for which this build has no code; build with -DCELER_CUDA_ARCHS=", code.capability,
@@ -106,20 +106,20 @@ Status CheckAnswer(int device, const DriverAnswer& answer) {
       answer.visible.empty() ? "" : " (CUDA_VISIBLE_DEVICES is '" + answer.visible + "')";
   switch (answer.kind) {
     case Kind::kNoDriver:
-      return Error::NotFound(name, "there is no NVIDIA driver here; use `device` cpu");
+      return Error::NotFound(name, "there is no NVIDIA driver here; try `device` cpu");
     case Kind::kOldDriver:
       return Error::NotFound(name, "the NVIDIA driver here runs programs of CUDA ", version(answer.driver),
                              " at most and this one was built with ", version(answer.built_with),
                              "; update the driver, or use `device` cpu");
     case Kind::kFailed:
       return Error::NotFound(name, "starting the NVIDIA driver: ", answer.error, hidden,
-                             "; use `device` cpu");
+                             "; try `device` cpu");
     case Kind::kNoGpu:
     case Kind::kCounted:
       break;
   }
   if (answer.count == 0)
-    return Error::NotFound(name, "there is no CUDA device", hidden, "; use `device` cpu");
+    return Error::NotFound(name, "there is no CUDA device", hidden, "; try `device` cpu");
   if (device < 0 || device >= answer.count)
     return Error::NotFound(
         name, "there ",
