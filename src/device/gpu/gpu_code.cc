@@ -106,22 +106,20 @@ Status CheckAnswer(int device, const DriverAnswer& answer) {
       answer.visible.empty() ? "" : " (CUDA_VISIBLE_DEVICES is '" + answer.visible + "')";
   switch (answer.kind) {
     case Kind::kNoDriver:
-      return Error::NotFound(name, "there is no NVIDIA driver here; try `device` cpu");
+      return Error::Invalid(name, "there is no CUDA device, as there is no NVIDIA driver; try `device` cpu");
     case Kind::kOldDriver:
-      return Error::NotFound(name, "the NVIDIA driver here runs programs of CUDA ", version(answer.driver),
-                             " at most and this one was built with ", version(answer.built_with),
-                             "; update the driver, or use `device` cpu");
+      return Error::Invalid(name, "the NVIDIA driver here runs programs of CUDA ", version(answer.driver),
+                            " at most and this one was built with ", version(answer.built_with),
+                            "; update the driver, or use `device` cpu");
     case Kind::kFailed:
-      return Error::NotFound(name, "starting the NVIDIA driver: ", answer.error, hidden,
-                             "; try `device` cpu");
+      return Error::Invalid(name, "starting the NVIDIA driver: ", answer.error, hidden, "; try `device` cpu");
     case Kind::kNoGpu:
     case Kind::kCounted:
       break;
   }
-  if (answer.count == 0)
-    return Error::NotFound(name, "there is no CUDA device", hidden, "; try `device` cpu");
+  if (answer.count == 0) return Error::Invalid(name, "there is no CUDA device", hidden, "; try `device` cpu");
   if (device < 0 || device >= answer.count)
-    return Error::NotFound(
+    return Error::Invalid(
         name, "there ",
         answer.count == 1 ? "is 1 CUDA device" : "are " + std::to_string(answer.count) + " CUDA devices",
         ", counted from 0", hidden);

@@ -72,7 +72,8 @@ TEST(GpuCode, WhyThereIsNoGpu) {
   EXPECT_THAT(message(1, {.count = 1, .visible = "3"}), HasSubstr("CUDA_VISIBLE_DEVICES is '3'"));
   EXPECT_THAT(message(0, {.kind = Kind::kNoGpu, .visible = "-1"}), HasSubstr("CUDA_VISIBLE_DEVICES is '-1'"));
   EXPECT_THAT(message(0, {.kind = Kind::kNoGpu}), HasSubstr("no CUDA device;"));
-  EXPECT_THAT(message(0, {.kind = Kind::kNoDriver}), HasSubstr("no NVIDIA driver"));
+  EXPECT_THAT(message(0, {.kind = Kind::kNoDriver}),
+              HasSubstr("there is no CUDA device, as there is no NVIDIA driver"));
   const std::string old = message(0, {.kind = Kind::kOldDriver, .driver = 12040, .built_with = 13000});
   EXPECT_THAT(old, HasSubstr("CUDA 12.4 at most"));
   EXPECT_THAT(old, HasSubstr("built with 13.0"));
