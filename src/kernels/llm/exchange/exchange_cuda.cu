@@ -2,42 +2,15 @@
 
 #include "kernels/llm/exchange/exchange_cuda.h"
 #include "kernels/shared/cuda/launch.cuh"
+#include "kernels/shared/cuda/system_scope.cuh"
 
 namespace celer::cuda {
 namespace {
 
-__device__ __forceinline__ void StoreRelease(uint32_t* to, uint32_t value) {
-  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
-}
-__device__ __forceinline__ uint32_t LoadAcquire(const uint32_t* from) {
-  uint32_t value;
-  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-  return value;
-}
-__device__ __forceinline__ uint32_t LoadRelaxed(const uint32_t* from) {
-  uint32_t value;
-  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-  return value;
-}
-// Of another GPU, perhaps: past this one's L1.
-__device__ __forceinline__ float4 LoadPeer(const float4* from) {
-  float4 v;
-  asm volatile("ld.relaxed.sys.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "l"(from)
-               : "memory");
-  return v;
-}
-__device__ __forceinline__ float LoadPeer(const float* from) {
-  float v;
-  asm volatile("ld.relaxed.sys.global.f32 %0, [%1];" : "=f"(v) : "l"(from) : "memory");
-  return v;
-}
-__device__ __forceinline__ int32_t LoadPeer(const int32_t* from) {
-  int32_t v;
-  asm volatile("ld.relaxed.sys.global.s32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
-  return v;
-}
+using system_scope::Load;
+using system_scope::LoadAcquire;
+using system_scope::StoreRelease;
+
 __device__ __forceinline__ uint64_t Nanoseconds() {
   uint64_t now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
@@ -53,10 +26,10 @@ __device__ bool Await(const ExchangeGroup& g, int peer, uint32_t now) {
     // Counts wrap around.
     if (static_cast<int32_t>(LoadAcquire(from) - now) >= 0) return true;
     if (polls % kPolls != kPolls - 1) continue;
-    if (LoadRelaxed(g.failed) != 0) return false;
+    if (Load(g.failed) != 0) return false;
     if (begin == 0) begin = Nanoseconds();
     const bool late = Nanoseconds() - begin > g.watchdog_ns;
-    if (!late && LoadRelaxed(g.aborted) == 0) continue;
+    if (!late && Load(g.aborted) == 0) continue;
     if (late) StoreRelease(g.missing + g.rank, static_cast<uint32_t>(peer) + 1);
     StoreRelease(g.failed, 1);
     return false;
@@ -73,7 +46,7 @@ __device__ bool Meet(const ExchangeGroup& g) {
   bool here = true;
   if (peer < g.ranks) {
     now = g.counts[blockIdx.x] + 1;
-    here = LoadRelaxed(g.failed) == 0;
+    here = Load(g.failed) == 0;
     if (here && peer != g.rank) {
       StoreRelease(g.arrived[peer] + g.rank * kExchangeBlocks + blockIdx.x, now);
       here = Await(g, peer, now);
@@ -97,7 +70,7 @@ __global__ void __launch_bounds__(kExchangeThreads) AllReduceKernel(const __grid
   for (int64_t i = first; i < quads; i += step) {
     float4 v[kRanks];
 #pragma unroll
-    for (int r = 0; r < kRanks; ++r) v[r] = LoadPeer(reinterpret_cast<const float4*>(a.parts[r]) + i);
+    for (int r = 0; r < kRanks; ++r) v[r] = Load(reinterpret_cast<const float4*>(a.parts[r]) + i);
     float4* const to = reinterpret_cast<float4*>(a.out) + i;
     float4 sum = v[0];
 #pragma unroll
@@ -110,9 +83,9 @@ __global__ void __launch_bounds__(kExchangeThreads) AllReduceKernel(const __grid
     *to = sum;
   }
   for (int64_t i = quads * 4 + first; i < a.count; i += step) {
-    float sum = LoadPeer(a.parts[0] + i);
+    float sum = Load(a.parts[0] + i);
 #pragma unroll
-    for (int r = 1; r < kRanks; ++r) sum += LoadPeer(a.parts[r] + i);
+    for (int r = 1; r < kRanks; ++r) sum += Load(a.parts[r] + i);
     a.out[i] = a.add ? a.out[i] + sum : sum;
   }
 }
@@ -127,7 +100,7 @@ __global__ void __launch_bounds__(kExchangeThreads)
     for (int row = 0; row < a.rows; ++row)
       for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < mine;
            i += static_cast<int64_t>(gridDim.x) * blockDim.x)
-        a.out[row * width + begin + i] = LoadPeer(a.parts[r] + static_cast<int64_t>(row) * mine + i);
+        a.out[row * width + begin + i] = Load(a.parts[r] + static_cast<int64_t>(row) * mine + i);
     begin += mine;
   }
 }
@@ -143,7 +116,7 @@ __global__ void __launch_bounds__(kExchangeThreads)
   __syncthreads();
   if (!Meet(a.group) || gives) return;
   for (int i = first; i < a.count; i += step)
-    for (int list = 0; list < 2; ++list) a.lists[list][i] = LoadPeer(a.shared + list * a.count + i);
+    for (int list = 0; list < 2; ++list) a.lists[list][i] = Load(a.shared + list * a.count + i);
 }
 
 unsigned BlocksFor(int64_t threads) {
